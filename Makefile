@@ -1,0 +1,49 @@
+# `make help` lists the targets. Each makes the environment it needs, and again only after
+# pyproject.toml, constraints.txt or benchmarks/requirements.txt has changed.
+
+bootstrap := tools/python tools/bootstrap.py
+bin := .venv/bin
+peers := $(wildcard benchmarks/requirements.txt)
+
+# Scripts that start with an underscore are shared parts, not benchmarks.
+benchmarks := $(wildcard benchmarks/[!_]*.py)
+
+# The bench environment exists only when there is something to compare with.
+bench_venv := $(if $(peers),.venv-bench,.venv)
+
+.DEFAULT_GOAL := help
+.PHONY: help ready test lint format soak bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+ready: ## make or update .venv, with the test and dev tools
+	@$(bootstrap) --extras test,dev
+
+test: ready ## run all tests on two processes; fails under 90 % coverage
+	$(bin)/pytest -n 2 --dist loadgroup --cov
+
+lint: ready ## check format, lint and types
+	$(bin)/ruff format --check .
+	$(bin)/ruff check .
+	$(bin)/mypy --strict src tools
+
+format: ready ## format, and fix what can be fixed by machine
+	$(bin)/ruff format .
+	$(bin)/ruff check --fix .
+
+soak: ready ## run the long tests and show their figures
+	$(bin)/pytest -m soak -s -rA --timeout 3600
+
+bench: ## run every benchmark; those compared with stand in .venv-bench
+	@$(bootstrap) --venv $(bench_venv) $(if $(peers),--requirement $(peers))
+	@$(if $(benchmarks),,echo 'error: there are no benchmarks in benchmarks/' >&2; exit 1)
+	@set -e; for script in $(benchmarks); do \
+		echo "== $$script"; \
+		$(bench_venv)/bin/python "$$script"; \
+	done
+
+clean: ## remove environments, caches and reports
+	rm -rf .venv .venv.lock .venv-bench .venv-bench.lock build dist htmlcov
+	rm -rf .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,127 @@
+"""Gridhand gives every piece of work the machine it needs.
+
+The names in `__all__` are the interface; anything else may move. Each is imported when it is
+first used: a program that wants `Resources`, and every `grid` command, is spared numpy and
+SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gridhand.core.errors import (
+        GridClosed,
+        GridError,
+        HolderBusy,
+        InvalidAmount,
+        InvalidInput,
+        InvalidName,
+        InvalidRequest,
+        LeaseExpired,
+        MoveRefused,
+        NeverFits,
+        NodeInUse,
+        NoRoom,
+        NotYours,
+        OperationReused,
+        ReservationExpired,
+        StoreError,
+        StoreFenced,
+        StoreInvalid,
+        StoreOwned,
+        StoreUnavailable,
+        UnknownAllocation,
+        UnknownNode,
+        UnknownResource,
+    )
+    from gridhand.core.gpus import Gpu
+    from gridhand.core.nodes import Node
+    from gridhand.core.requests import Request
+    from gridhand.core.resources import Resources
+    from gridhand.library.allocation import Allocation
+    from gridhand.library.async_grid import AsyncGrid
+    from gridhand.library.grid import Grid
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Allocation",
+    "AsyncGrid",
+    "Gpu",
+    "Grid",
+    "GridClosed",
+    "GridError",
+    "HolderBusy",
+    "InvalidAmount",
+    "InvalidInput",
+    "InvalidName",
+    "InvalidRequest",
+    "LeaseExpired",
+    "MoveRefused",
+    "NeverFits",
+    "NoRoom",
+    "Node",
+    "NodeInUse",
+    "NotYours",
+    "OperationReused",
+    "Request",
+    "ReservationExpired",
+    "Resources",
+    "StoreError",
+    "StoreFenced",
+    "StoreInvalid",
+    "StoreOwned",
+    "StoreUnavailable",
+    "UnknownAllocation",
+    "UnknownNode",
+    "UnknownResource",
+]
+
+_MODULES = {
+    "Allocation": "gridhand.library.allocation",
+    "AsyncGrid": "gridhand.library.async_grid",
+    "Gpu": "gridhand.core.gpus",
+    "Grid": "gridhand.library.grid",
+    "GridClosed": "gridhand.core.errors",
+    "GridError": "gridhand.core.errors",
+    "HolderBusy": "gridhand.core.errors",
+    "InvalidAmount": "gridhand.core.errors",
+    "InvalidInput": "gridhand.core.errors",
+    "InvalidName": "gridhand.core.errors",
+    "InvalidRequest": "gridhand.core.errors",
+    "LeaseExpired": "gridhand.core.errors",
+    "MoveRefused": "gridhand.core.errors",
+    "NeverFits": "gridhand.core.errors",
+    "NoRoom": "gridhand.core.errors",
+    "Node": "gridhand.core.nodes",
+    "NodeInUse": "gridhand.core.errors",
+    "NotYours": "gridhand.core.errors",
+    "OperationReused": "gridhand.core.errors",
+    "Request": "gridhand.core.requests",
+    "ReservationExpired": "gridhand.core.errors",
+    "Resources": "gridhand.core.resources",
+    "StoreError": "gridhand.core.errors",
+    "StoreFenced": "gridhand.core.errors",
+    "StoreInvalid": "gridhand.core.errors",
+    "StoreOwned": "gridhand.core.errors",
+    "StoreUnavailable": "gridhand.core.errors",
+    "UnknownAllocation": "gridhand.core.errors",
+    "UnknownNode": "gridhand.core.errors",
+    "UnknownResource": "gridhand.core.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Imported here, and kept in the module, so that this function is asked once for each name.
+    from importlib import import_module
+
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The command `grid`: one file per group of commands, each loaded only when it is called."""

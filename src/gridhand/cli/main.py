@@ -1,0 +1,144 @@
+"""Where `grid` begins: finds the command, and turns failures into `error:` and `hint:` lines.
+
+`grid` ends with the exit code of what it ran. So that a script can tell its job's failure from
+ours, everything that goes wrong on our side, wrong usage included, ends with 125.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from gridhand import __version__
+
+OWN_FAILURE = 125
+INTERRUPTED = 130
+
+
+class Entry(NamedTuple):
+    """Where a command is, and its line in `grid --help`, which must not import it."""
+
+    target: str  # "package.module:attribute"
+    help: str
+
+
+COMMANDS: Mapping[str, Entry] = {}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, and not before."""
+
+    def __init__(
+        self, *, entries: Mapping[str, Entry], name: str | None = None, help: str | None = None
+    ) -> None:
+        super().__init__(
+            name,
+            help=help,
+            invoke_without_command=True,
+            callback=_help_without_command,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        self.entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.entries:
+            return None
+        module, _, attribute = self.entries[cmd_name].target.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.entries:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # While a shell completes a line, an unknown word is not an error yet.
+        if args[0] in self.entries or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        raise UnknownCommand(args[0], self.entries, ctx)
+
+
+class UnknownCommand(click.UsageError):
+    """Names the nearest command there is."""
+
+    def __init__(self, name: str, known: Mapping[str, Entry], ctx: click.Context) -> None:
+        super().__init__(f"there is no command {name!r}", ctx)
+        from difflib import get_close_matches
+
+        nearest = get_close_matches(name, known, n=1)
+        see = f"`{ctx.command_path} --help` lists the commands."
+        self.hint = f"Did you mean `{ctx.command_path} {nearest[0]}`? {see}" if nearest else see
+
+
+@click.pass_context
+def _help_without_command(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def make_cli(entries: Mapping[str, Entry]) -> click.Group:
+    """The command `grid` with these commands in it."""
+    group = LazyGroup(
+        entries=entries,
+        name="grid",
+        help="Give every piece of work the machine it needs.",
+    )
+    show_version = click.version_option(
+        __version__, prog_name="grid", message="%(prog)s %(version)s"
+    )
+    return show_version(group)
+
+
+def run(cli: click.Command, args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; a failure has been printed by then."""
+    try:
+        # A command ends early by `ctx.exit(code)`, which arrives here as a plain value.
+        code = cli.main(list(args), prog_name="grid", standalone_mode=False)
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _failed(error.format_message(), _usage_hint(error))
+    except Exception as error:
+        return _unexpected(error)
+    return code if isinstance(code, int) else 0
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    if hint := getattr(error, "hint", ""):
+        return str(hint)
+    ctx = getattr(error, "ctx", None)
+    return f"See `{ctx.command_path} --help`." if ctx else ""
+
+
+def _unexpected(error: Exception) -> int:
+    # Imported here: a command that goes well does not pay for the errors it might have had.
+    from gridhand.core.errors import GridError
+
+    if isinstance(error, GridError):
+        return _failed(str(error), error.hint)
+    # A bug of ours: shown in full, but still not to be taken for the exit code of a job.
+    sys.excepthook(type(error), error, error.__traceback__)
+    return OWN_FAILURE
+
+
+def _failed(message: str, hint: str) -> int:
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    return OWN_FAILURE
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    sys.exit(run(make_cli(COMMANDS), sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""A keeper in the caller's own process: what `Grid.in_memory` and `Grid.at` talk to.
+
+Every method that describes a call only builds it; `call` waits for its answer in a thread, `port`
+brings answers into an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gridhand.controller.commands import (
+    Allocate,
+    AskStore,
+    MoveOne,
+    Read,
+    Register,
+    SetDraining,
+    SetHealth,
+    Unregister,
+    set_foreign,
+)
+from gridhand.controller.keeper import Keeper, Port, Ticket
+from gridhand.core.allocations import Allocation, Move
+from gridhand.core.calls import Call, Reply
+from gridhand.core.check import Violation, check_state
+from gridhand.core.errors import GridClosed, InvalidInput
+from gridhand.core.ledger import Terms
+from gridhand.core.nodes import Health, Node
+from gridhand.core.placement import Refusal, place
+from gridhand.core.requests import Request
+from gridhand.core.strategies import strategy_named
+from gridhand.core.views import NodeStatus, Status, cluster_status, dump, node_status
+from gridhand.store.base import Event
+from gridhand.store.urls import memory_store, store_at
+
+
+class Embedded:
+    """The calls of the library, answered by a keeper of our own."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._pid = os.getpid()
+        keeper.start()
+
+    @classmethod
+    def in_memory(cls, strategy: Any) -> Embedded:
+        return cls(Keeper(memory_store(), strategy=strategy_named(strategy)))
+
+    @classmethod
+    def at(cls, url: str, strategy: Any) -> Embedded:
+        return cls(Keeper(store_at(url), strategy=strategy_named(strategy)))
+
+    def close(self) -> None:
+        if os.getpid() == self._pid:
+            self._keeper.stop()
+
+    # ---- asking
+
+    def call(self, call: Call[Reply]) -> Reply:
+        """The answer to `call`, or the error it met."""
+        waiter = _Waiter()
+        ticket = Ticket(call, waiter)
+        self.submit([ticket])
+        try:
+            waiter.wait()
+        except BaseException:
+            self._keeper.abandon(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        reply: Reply = ticket.reply
+        return reply
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        if os.getpid() != self._pid:
+            raise GridClosed(
+                f"this grid belongs to process {self._pid}, from which this one was forked",
+                hint="Open a grid of its own in each process.",
+            )
+        self._keeper.submit(tickets)
+
+    def abandon(self, ticket: Ticket) -> None:
+        self._keeper.abandon(ticket)
+
+    def port(self, loop: asyncio.AbstractEventLoop) -> LoopPort:
+        return LoopPort(self, loop)
+
+    # ---- what can be asked
+
+    def allocate(
+        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
+    ) -> Call[list[Allocation]]:
+        return Allocate(owner, op_id, requests, terms)
+
+    def move(
+        self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None
+    ) -> Call[list[Allocation]]:
+        return MoveOne(owner, op_id, id, move, ttl_ms)
+
+    def register(self, owner: str, op_id: str | None, nodes: tuple[Node, ...]) -> Call[list[Node]]:
+        return Register(owner, op_id, nodes)
+
+    def set_draining(
+        self, owner: str, op_id: str | None, name: str, draining: bool
+    ) -> Call[list[Node]]:
+        return SetDraining(owner, op_id, name, draining)
+
+    def set_health(
+        self, owner: str, op_id: str | None, name: str, health: Health, why: str
+    ) -> Call[list[Node]]:
+        return SetHealth(owner, op_id, name, health, why)
+
+    def unregister(self, owner: str, op_id: str | None, name: str, force: bool) -> Call[list[Node]]:
+        return Unregister(owner, op_id, name, force)
+
+    def fits(self, request: Request) -> Call[bool]:
+        return Read(
+            lambda desk: not isinstance(place(request, desk.snapshot, desk.strategy), Refusal)
+        )
+
+    def set_foreign(self, node: str, used: Mapping[str, int]) -> Call[None]:
+        return set_foreign(node, used)
+
+    def node(self, name: str) -> Call[NodeStatus]:
+        return Read(lambda desk: node_status(desk.ledger.node(name), desk.snapshot.foreign))
+
+    def status(self) -> Call[Status]:
+        return Read(lambda desk: cluster_status(desk.ledger, desk.snapshot.foreign))
+
+    def allocations(self) -> Call[list[Allocation]]:
+        return Read(lambda desk: list(desk.ledger.live.values()))
+
+    def dump(self) -> Call[dict[str, Any]]:
+        return Read(lambda desk: dump(desk.ledger, desk.snapshot.foreign, now=desk.now))
+
+    def check(self) -> Call[list[Violation]]:
+        return Read(
+            lambda desk: check_state(dump(desk.ledger, desk.snapshot.foreign, now=desk.now))
+        )
+
+    def events(self, after: int, limit: int) -> Call[list[Event]]:
+        if not 1 <= limit <= 10_000:
+            raise InvalidInput("limit", limit, "a number from 1 to 10000")
+        return AskStore(lambda store, now: store.events(after=after, limit=limit))
+
+    def prune(self, age_ms: int, most: int) -> Call[int]:
+        return AskStore(lambda store, now: store.prune(before=now - age_ms, most=most))
+
+
+class _Waiter(Port):
+    """One thread that waits for one answer: a bare lock, held until the answer is there."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+    def deliver(self, tickets: list[Ticket]) -> None:
+        self._lock.release()
+
+
+class _Awaited(Ticket):
+    __slots__ = ("future",)
+
+    future: asyncio.Future[Any]
+
+
+class LoopPort(Port):
+    """The tasks of one event loop: what they ask in one turn of it is sent as one."""
+
+    def __init__(self, embedded: Embedded, loop: asyncio.AbstractEventLoop) -> None:
+        self._embedded = embedded
+        self._loop = loop
+        self._unsent: list[Ticket] = []
+
+    async def call(self, call: Call[Reply]) -> Reply:
+        ticket = _Awaited(call, self)
+        ticket.future = self._loop.create_future()
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.append(ticket)
+        try:
+            reply: Reply = await ticket.future
+        except asyncio.CancelledError:
+            self._embedded.abandon(ticket)
+            raise
+        return reply
+
+    def _send(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        try:
+            self._embedded.submit(unsent)
+        except GridClosed as error:
+            for ticket in unsent:
+                ticket.error = error
+            self._settle(unsent)
+
+    def deliver(self, tickets: list[Ticket]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
+            self._loop.call_soon_threadsafe(self._settle, tickets)
+
+    def _settle(self, tickets: list[Any]) -> None:
+        for ticket in tickets:
+            future = ticket.future
+            if future.done():
+                continue
+            if ticket.error is None:
+                future.set_result(ticket.reply)
+            else:
+                future.set_exception(ticket.error)

@@ -1,0 +1,481 @@
+"""Rows read without trust, and the history that a log of them tells.
+
+The event log is what a ledger is rebuilt from after a kill, so the log itself must be lawful:
+numbered and dated in order, each allocation moving only as the table below allows, closed once,
+and never holding more or less than it was granted. The table is written a second time here on
+purpose: like all of the checker this shares no code with the ledger. `check` counts what a state
+holds; it reads its rows with the readers of this module.
+
+What cannot be read is a `Violation`, never an exception: of I1 in a node, I2 in an allocation,
+I3 in a device, I7 in an event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WHOLE = 10_000
+LARGEST_AMOUNT = 2**53 - 1
+LARGEST_COUNT = 2**63 - 1
+LIVE = ("reserved", "active")
+CLOSED = ("released", "expired", "lost")
+LIFETIMES = ("until_released", "lease", "session", "job")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken promise: which invariant, on what, and how."""
+
+    invariant: str
+    subject: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} {self.subject}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Device:
+    id: str
+    index: int
+    model: str
+    memory: int
+    capability: tuple[int, ...] | None
+    health: str
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    capacity: dict[str, int]
+    devices: tuple[Device, ...]
+    labels: dict[str, str]
+    health: str
+    draining: bool
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What one allocation has of one device."""
+
+    device: str
+    share: int
+    memory: int
+    exclusive: bool
+
+
+@dataclass(frozen=True)
+class Allocation:
+    id: str
+    number: int
+    epoch: int
+    owner: str
+    holder: str
+    node: str
+    amounts: dict[str, int]
+    holds: tuple[Hold, ...]
+    state: str
+    lifetime: str
+    deadline: int | None
+    ttl: int | None
+    group: str | None
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE
+
+
+def show(value: object) -> str:
+    """A short text for any value, even one that cannot be printed."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of 5,000 digits or a list inside itself must not end the check
+        return f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def is_count(value: object, low: int = 0, high: int = LARGEST_COUNT) -> bool:
+    return type(value) is int and low <= value <= high  # a bool is an int, and never an amount
+
+
+def _is_text_or_null(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_count_or_null(value: object) -> bool:
+    return value is None or is_count(value)
+
+
+class Reader:
+    """Reads a row field by field; what cannot be read is noted, and a harmless value returned."""
+
+    def __init__(self, row: object, invariant: str, subject: str) -> None:
+        self.found: list[Violation] = []
+        self.invariant, self.subject = invariant, subject
+        self._row = row if isinstance(row, Mapping) else None
+        if self._row is None:
+            self.found.append(Violation(invariant, subject, f"must be a table, not {show(row)}"))
+
+    def note(self, message: str) -> None:
+        self.found.append(Violation(self.invariant, self.subject, message))
+
+    def get(self, name: str, default: Any, wanted: str, fits: Callable[[Any], bool]) -> Any:
+        if self._row is None:
+            return default
+        if name not in self._row:
+            self.note(f"{name} is missing")
+            return default
+        value = self._row[name]
+        if fits(value):
+            return value
+        self.note(f"{name} must be {wanted}, not {show(value)}")
+        return default
+
+    def text(self, name: str, *, empty: bool = False) -> str:
+        text: str = self.get(
+            name, "", "a text", lambda v: isinstance(v, str) and (empty or v != "")
+        )
+        return text
+
+    def maybe_text(self, name: str) -> str | None:
+        text: str | None = self.get(name, None, "a text or null", _is_text_or_null)
+        return text
+
+    def count(self, name: str, high: int = LARGEST_COUNT) -> int:
+        number: int = self.get(
+            name, 0, f"a whole number in 0..{high}", lambda v: is_count(v, 0, high)
+        )
+        return number
+
+    def maybe_count(self, name: str) -> int | None:
+        number: int | None = self.get(name, None, "a whole number or null", _is_count_or_null)
+        return number
+
+    def flag(self, name: str) -> bool:
+        return self.get(name, False, "true or false", lambda v: type(v) is bool) is True
+
+    def choice(self, name: str, *options: str) -> str:
+        wanted = "one of " + ", ".join(options)
+        text: str = self.get(
+            name, options[0], wanted, lambda v: isinstance(v, str) and v in options
+        )
+        return text
+
+    def items(self, name: str) -> list[object]:
+        return list(self.get(name, [], "a list", lambda v: isinstance(v, list | tuple)))
+
+    def capability(self, name: str) -> tuple[int, ...] | None:
+        def fits(value: object) -> bool:
+            pair = isinstance(value, list | tuple) and len(value) == 2 and all(map(is_count, value))
+            return value is None or pair
+
+        value = self.get(name, None, "two whole numbers or null", fits)
+        return None if value is None else tuple(value)
+
+    def texts(self, name: str) -> dict[str, str]:
+        table = self.get(name, {}, "a table", lambda v: isinstance(v, Mapping))
+        for key, value in table.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                self.note(f"{name} must be texts, not {show(key)}: {show(value)}")
+        return {k: v for k, v in table.items() if isinstance(k, str) and isinstance(v, str)}
+
+    def amounts(
+        self, name: str, low: int = 0, high: int = LARGEST_AMOUNT, *, devices: bool = False
+    ) -> dict[str, int]:
+        """Named amounts; unless `devices`, without those that only devices can have."""
+        good: dict[str, int] = {}
+        for key, value in self.get(name, {}, "a table", lambda v: isinstance(v, Mapping)).items():
+            if not isinstance(key, str):
+                self.note(f"{name} has a name that is not a text: {show(key)}")
+            elif key in ("gpu", "gpu_memory") and not devices:
+                self.note(f"{name} has {key}, which belongs to devices")
+            elif not is_count(value, low, high):
+                self.note(f"{name} of {key} must be whole, in {low}..{high}, not {show(value)}")
+            else:
+                good[key] = value
+        return good
+
+
+def label(row: object, name: str, place: str) -> str:
+    """What to call a row that may be unreadable: its own name, else its place."""
+    own = row.get(name) if isinstance(row, Mapping) else None
+    return own if isinstance(own, str) and own else place
+
+
+def read_allocation(row: object, place: str, found: list[Violation]) -> Allocation | None:
+    read = Reader(row, "I2", label(row, "id", place))
+    holds = tuple(read_hold(part, read.subject, read.found) for part in read.items("devices"))
+    held = Allocation(
+        id=read.text("id"),
+        number=read.count("number"),
+        epoch=read.count("epoch"),
+        owner=read.text("owner", empty=True),
+        holder=read.text("holder", empty=True),
+        node=read.text("node"),
+        amounts=read.amounts("amounts", low=1),
+        holds=holds,
+        state=read.choice("state", *LIVE, *CLOSED),
+        lifetime=read.choice("lifetime", *LIFETIMES),
+        deadline=read.maybe_count("deadline"),
+        ttl=read.maybe_count("ttl"),
+        group=read.maybe_text("group"),
+    )
+    found += read.found
+    return None if read.found else held
+
+
+def read_hold(row: object, subject: str, found: list[Violation]) -> Hold:
+    read = Reader(row, "I3", subject)
+    hold = Hold(
+        device=read.text("device"),
+        share=read.count("share", high=WHOLE),
+        memory=read.count("memory", high=LARGEST_AMOUNT),
+        exclusive=read.flag("exclusive"),
+    )
+    found += read.found
+    return hold
+
+
+def read_node(row: object, place: str, found: list[Violation]) -> Node | None:
+    read = Reader(row, "I1", label(row, "name", place))
+    devices = tuple(read_device(part, read.subject, read.found) for part in read.items("devices"))
+    node = Node(
+        name=read.text("name"),
+        capacity=read.amounts("capacity"),
+        devices=devices,
+        labels=read.texts("labels"),
+        health=read.choice("health", "up", "suspect", "down"),
+        draining=read.flag("draining"),
+    )
+    found += read.found
+    return None if read.found else node
+
+
+def read_device(row: object, node: str, found: list[Violation]) -> Device:
+    read = Reader(row, "I3", label(row, "id", f"a device of {node}"))
+    device = Device(
+        id=read.text("id"),
+        index=read.count("index"),
+        model=read.text("model", empty=True),
+        memory=read.count("memory", high=LARGEST_AMOUNT),
+        capability=read.capability("capability"),
+        health=read.choice("health", "ok", "sick", "lost"),
+    )
+    found += read.found
+    return device
+
+
+NEXT = {
+    "reserved": ("active", *CLOSED),
+    "active": ("active", *CLOSED),
+}
+NODE_FIELDS = ("name", "capacity", "devices", "labels", "health", "draining")
+ALLOCATION_FIELDS = (
+    "id", "number", "epoch", "owner", "holder", "node", "amounts", "devices",
+    "state", "lifetime", "deadline", "ttl", "group",
+)  # fmt: skip
+
+Rows = dict[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Event:
+    number: int
+    at: int
+    kind: str
+    subject: str
+    row: object
+
+
+def check_history(events: Iterable[object], initial: object = ()) -> list[Violation]:
+    """Every unlawful step in `events`, which go on from the rows of a checkpoint, `initial`.
+
+    `initial` is what `replay` returns, or a dump, or a table or list of rows.
+    """
+    found: list[Violation] = []
+    last: dict[str, Allocation] = {}
+    for id, row in _tables(initial, found)[1].items():
+        if held := read_allocation(row, id, found):
+            last[id] = held
+    number, at = -1, 0
+    for event in _read_events(events, found):
+        if event.number <= number:
+            found.append(_out_of_order(event, f"comes after event {number}"))
+        if event.at < at:
+            found.append(_out_of_order(event, f"is of {event.at}, before the last, of {at}"))
+        number, at = max(number, event.number), max(at, event.at)
+        found += _check_node_event(event) if _of_node(event) else _check_step(event, last)
+    return found
+
+
+def _read_events(events: Iterable[object], found: list[Violation]) -> Iterator[Event]:
+    if not isinstance(events, Iterable):
+        found.append(Violation("I7", "events", f"must be a list, not {show(events)}"))
+        return
+    for place, row in enumerate(events):
+        read = Reader(row, "I7", f"events[{place}]")
+        event = Event(
+            number=read.count("number"),
+            at=read.count("at"),
+            kind=read.text("kind"),
+            subject=read.text("subject"),
+            row=read.get("row", None, "a table or null", _is_row),
+        )
+        if event.kind and not event.kind.startswith(("allocation.", "node.")):
+            read.note(f"{show(event.kind)} is no kind of event")
+        found += read.found
+        if not read.found:
+            yield event
+
+
+def _is_row(value: object) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+def _of_node(event: Event) -> bool:
+    return event.kind.startswith("node.")
+
+
+def _out_of_order(event: Event, message: str) -> Violation:
+    return Violation("I7", f"event {event.number}", message)
+
+
+def _check_node_event(event: Event) -> list[Violation]:
+    found: list[Violation] = []
+    if event.row is None:  # the node was removed
+        return found
+    node = read_node(event.row, event.subject, found)
+    if node and node.name != event.subject:
+        found.append(Violation("I7", event.subject, f"{event.kind} has the row of {node.name}"))
+    return found
+
+
+def _check_step(event: Event, last: dict[str, Allocation]) -> list[Violation]:
+    """One move of one allocation, from what `last` knows of it; `last` then knows the new row."""
+    found: list[Violation] = []
+    held = read_allocation(event.row, event.subject, found)
+    if held is None:
+        return found
+    if held.id != event.subject:
+        return [Violation("I7", event.subject, f"{event.kind} has the row of {held.id}")]
+    before = last.get(held.id)
+    last[held.id] = held
+    wrong = _wrong_move(before, held, event.at)
+    if before:
+        wrong += [f"its {name} changed" for name, was, now in _granted(before, held) if was != now]
+    return [Violation("I5", held.id, f"event {event.number}: {text}") for text in wrong]
+
+
+def _wrong_move(before: Allocation | None, held: Allocation, at: int) -> list[str]:
+    wrong = []
+    if before is None and held.state not in LIVE:
+        wrong.append(f"begins as {held.state}")
+    if before and held.state not in NEXT.get(before.state, ()):
+        wrong.append(f"{before.state} cannot become {held.state}")
+    if held.state == "expired" and (held.deadline is None or held.deadline > at):
+        wrong.append(f"expired at {at}, but its deadline is {held.deadline}")
+    return wrong
+
+
+def _granted(before: Allocation, held: Allocation) -> Iterator[tuple[str, object, object]]:
+    """What was granted for life, then and now."""
+    for name in ("node", "owner", "holder", "number", "amounts"):
+        yield name, getattr(before, name), getattr(held, name)
+    yield "devices", sorted(map(str, before.holds)), sorted(map(str, held.holds))
+
+
+def replay(events: Iterable[object], initial: object = ()) -> dict[str, Rows]:
+    """The nodes and live allocations that `events` lead to, from those of `initial`.
+
+    An event without a row takes its subject away. Unreadable events are passed over:
+    `check_history` reports them.
+    """
+    nodes, allocations = _tables(initial, [])
+    for event in _read_events(events, []):
+        table = nodes if _of_node(event) else allocations
+        table.pop(event.subject, None)
+        if isinstance(event.row, Mapping):
+            table[event.subject] = event.row
+    return {"nodes": nodes, "allocations": _without_closed(allocations)}
+
+
+def check_rebuild(events: Iterable[object], state: object, initial: object = ()) -> list[Violation]:
+    """How `state` differs from what its own events lead to."""
+    return same_state(replay(events, initial), state)
+
+
+def same_state(one: object, other: object, *, invariant: str = "I7") -> list[Violation]:
+    """How the nodes and live allocations of two dumps (or replays) differ, field by field.
+
+    With `invariant="I4"` it proves that a refused request changed nothing.
+    """
+    found: list[Violation] = []
+    nodes, allocations = _tables(one, found)
+    other_nodes, other_allocations = _tables(other, found)
+    live, other_live = _without_closed(allocations), _without_closed(other_allocations)
+    differences = [(each.subject, each.message) for each in found]
+    differences += _differing(nodes, other_nodes, NODE_FIELDS)
+    differences += _differing(live, other_live, ALLOCATION_FIELDS)
+    return [Violation(invariant, subject, message) for subject, message in differences]
+
+
+def _differing(one: Rows, other: Rows, fields: Iterable[str]) -> list[tuple[str, str]]:
+    lone = [(name, "is in the first state only") for name in one if name not in other]
+    lone += [(name, "is in the second state only") for name in other if name not in one]
+    return lone + [
+        (name, f"{field} is {show(one[name].get(field))}, then {show(other[name].get(field))}")
+        for name in one
+        if name in other
+        for field in fields
+        if _text(one[name], field) != _text(other[name], field)
+    ]
+
+
+def _text(row: Mapping[str, Any], field: str) -> str:
+    """A field as exact text: 1, 1.0 and true differ; a tuple, a list and any order do not."""
+    value = row.get(field)
+    try:
+        if field == "devices" and isinstance(value, list | tuple):
+            return str(sorted(json.dumps(part, sort_keys=True) for part in value))
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return show(value)
+
+
+def _tables(state: object, found: list[Violation]) -> tuple[Rows, Rows]:
+    """Nodes by name and allocations by id, of a dump, a replay, or a table or list of rows."""
+    if isinstance(state, Mapping) and ("nodes" in state or "allocations" in state):
+        nodes, allocations = state.get("nodes", ()), state.get("allocations", ())
+    else:
+        rows = _listed(state, found)
+        nodes = [row for row in rows if _looks_like_node(row)]
+        allocations = [row for row in rows if not _looks_like_node(row)]
+    return _index(nodes, "name", found), _index(allocations, "id", found)
+
+
+def _looks_like_node(row: object) -> bool:
+    return isinstance(row, Mapping) and "name" in row and "id" not in row
+
+
+def _listed(rows: object, found: list[Violation]) -> list[object]:
+    if isinstance(rows, Mapping):
+        return list(rows.values())
+    if isinstance(rows, Iterable):
+        return list(rows)
+    found.append(Violation("I7", "state", f"must be rows, not {show(rows)}"))
+    return []
+
+
+def _index(rows: object, key: str, found: list[Violation]) -> Rows:
+    """Rows by their name; one that is no row keeps its place, and so makes a difference."""
+    return {
+        label(row, key, f"[{place}]"): row if isinstance(row, Mapping) else {"unreadable": row}
+        for place, row in enumerate(_listed(rows, found))
+    }
+
+
+def _without_closed(rows: Rows) -> Rows:
+    return {name: row for name, row in rows.items() if row.get("state") not in CLOSED}

@@ -1,0 +1,293 @@
+"""Every error a caller may see.
+
+    GridError
+    ├── InvalidInput            what was given cannot be read; nothing was changed
+    │   ├── InvalidAmount
+    │   ├── InvalidName
+    │   └── InvalidRequest
+    ├── UnknownResource         no node has a resource of that name
+    ├── UnknownNode
+    ├── UnknownAllocation
+    ├── NoRoom                  not now; carries the Refusal that says why
+    │   └── NeverFits           not ever, on the nodes there are
+    ├── HolderBusy              the holder has something else already
+    ├── NotYours                another owner's
+    ├── NodeInUse               it cannot be removed while something is held on it
+    ├── MoveRefused             an allocation cannot go from its state to that one
+    │   ├── ReservationExpired
+    │   └── LeaseExpired
+    ├── OperationReused         the same op id came with another body
+    ├── GridClosed              used after close, or in a forked child
+    └── StoreError
+        ├── StoreUnavailable    not written; the same call may work later
+        ├── StoreOwned          another process has it
+        ├── StoreFenced         another process took it over
+        └── StoreInvalid        not ours, newer than this version, or damaged
+
+`code` is what programs compare: it never changes.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from gridhand.core.placement import Refusal
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+_SHORT.maxlong = 40
+
+
+def shown(value: object) -> str:
+    """The value as it may appear in a message: short, on one line, whatever was given."""
+    return _SHORT.repr(value)
+
+
+class GridError(Exception):
+    """`str()` says what happened, `hint` what to do next, `code` never changes."""
+
+    code: ClassVar[str] = "grid_error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[Callable[..., GridError], tuple[Any, ...]]:
+        # Subclasses take other arguments than the message, so unpickling must not call __init__.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[GridError], args: tuple[Any, ...], state: dict[str, Any]) -> GridError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class InvalidInput(GridError):
+    """Names the field, the value and what is allowed."""
+
+    code = "invalid_input"
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: {shown(value)} is not allowed", hint=f"Give {allowed}.")
+        self.field = field
+        self.allowed = allowed
+
+
+class InvalidAmount(InvalidInput):
+    """An amount that cannot be read, or that no machine could have."""
+
+    code = "invalid_amount"
+
+
+class InvalidName(InvalidInput):
+    """A name with characters, or of a length, that names do not have."""
+
+    code = "invalid_name"
+
+
+class InvalidRequest(InvalidInput):
+    """Parts of a request that do not go together."""
+
+    code = "invalid_request"
+
+
+class UnknownResource(GridError):
+    """Raised at once: waiting for a resource that no node has would be for ever."""
+
+    code = "unknown_resource"
+
+    def __init__(self, name: str, nearest: str | None, known: Iterable[str]) -> None:
+        meant = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(
+            f"no node has a resource named {shown(name)}{meant}",
+            hint=f"The nodes have: {', '.join(known)}.",
+        )
+        self.name = name
+        self.nearest = nearest
+
+
+class UnknownNode(GridError):
+    """Nothing is registered under that name."""
+
+    code = "unknown_node"
+
+    def __init__(self, name: str, nearest: str | None = None) -> None:
+        meant = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(
+            f"there is no node named {shown(name)}{meant}",
+            hint="Register it first, or see which nodes there are.",
+        )
+        self.name = name
+
+
+class UnknownAllocation(GridError):
+    """No allocation has that id, or it is so old that it has been forgotten."""
+
+    code = "unknown_allocation"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there is no allocation {shown(id)}",
+            hint="Give the id that allocate or reserve answered.",
+        )
+        self.id = id
+
+
+class NoRoom(GridError):
+    """No permitted node has room now. `refusal` says, node by node, what is missing."""
+
+    code = "no_room"
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence(), hint=refusal.hint())
+        self.refusal = refusal
+
+
+class NeverFits(NoRoom):
+    """Raised at once: no node there is could hold it even if it were empty."""
+
+    code = "never_fits"
+
+
+class HolderBusy(GridError):
+    """A holder has one live allocation at a time, and this one asked for something else."""
+
+    code = "holder_busy"
+
+    def __init__(self, holder: str, id: str) -> None:
+        super().__init__(
+            f"{shown(holder)} already holds allocation {id}, which is for something else",
+            hint=f"Release {id} first, or ask under another holder.",
+        )
+        self.holder = holder
+        self.id = id
+
+
+class NotYours(GridError):
+    """Only its owner may confirm, renew or release an allocation."""
+
+    code = "not_yours"
+
+    def __init__(self, id: str, owner: str) -> None:
+        super().__init__(
+            f"allocation {id} does not belong to {shown(owner)}",
+            hint="Ask its owner, or act as them.",
+        )
+        self.id = id
+
+
+class NodeInUse(GridError):
+    """Removing it would take resources from under those who hold them."""
+
+    code = "node_in_use"
+
+    def __init__(self, name: str, live: int) -> None:
+        things = "1 live allocation" if live == 1 else f"{live} live allocations"
+        super().__init__(
+            f"node {name} has {things}",
+            hint="Drain it and wait, or force: what is held there is then lost.",
+        )
+        self.name = name
+
+
+class MoveRefused(GridError):
+    """An allocation cannot make this move from the state it is in."""
+
+    code = "move_refused"
+
+    def __init__(self, move: str, id: str, because: str) -> None:
+        super().__init__(f"cannot {move} allocation {id}: {because}", hint=self._next())
+        self.id = id
+
+    def _next(self) -> str:
+        return "Look at its state, and allocate anew if it has ended."
+
+
+class ReservationExpired(MoveRefused):
+    """The reservation was not confirmed in time. It is never revived."""
+
+    code = "reservation_expired"
+
+    def _next(self) -> str:
+        return "Reserve again, with a longer ttl if confirming takes that long."
+
+
+class LeaseExpired(MoveRefused):
+    """The lease was not renewed in time. It is never revived."""
+
+    code = "lease_expired"
+
+    def _next(self) -> str:
+        return "Allocate again, and renew before the ttl is over."
+
+
+class OperationReused(GridError):
+    """An op id stands for one call; sent with another body it is a mistake of the caller."""
+
+    code = "operation_reused"
+
+    def __init__(self, op_id: str) -> None:
+        super().__init__(
+            f"op id {shown(op_id)} was used for another call",
+            hint="Make a new op id for every call, and repeat it only to repeat that call.",
+        )
+
+
+class GridClosed(GridError):
+    """The grid was closed, or belongs to the process this one was forked from."""
+
+    code = "grid_closed"
+
+
+class StoreError(GridError):
+    """Something about the place where the ledger is kept."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The change could not be written, so it was not made."""
+
+    code = "store_unavailable"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            f"the store cannot be written: {cause}",
+            hint="Nothing was changed. Mend the cause and try again.",
+        )
+
+
+class StoreOwned(StoreError):
+    """One process at a time owns a store."""
+
+    code = "store_owned"
+
+    def __init__(self, url: str, pid: int | None) -> None:
+        by = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"{url} is owned by {by}",
+            hint="Talk to its controller with Grid(), or stop that process first.",
+        )
+        self.pid = pid
+
+
+class StoreFenced(StoreError):
+    """Another process has taken the store over; this one may not write any more."""
+
+    code = "store_fenced"
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(
+            f"the store was taken over by another process (this one's epoch was {epoch})",
+            hint="Open the store again, if it is free.",
+        )
+
+
+class StoreInvalid(StoreError):
+    """The store is not one of ours, is of another version, or is damaged."""
+
+    code = "store_invalid"

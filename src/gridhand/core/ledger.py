@@ -1,0 +1,339 @@
+"""Ledger: the one record of nodes and of what is held on them.
+
+Every change goes through `_apply` and is kept as a pair of before and after, so that the keeper can
+write it down, and undo it in reverse where it could not be written. What is free is never stored:
+it is a node's capacity less what its live allocations hold.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gridhand.core.allocations import Allocation, Lifetime, Move, State, advance
+from gridhand.core.errors import (
+    HolderBusy,
+    InvalidInput,
+    NodeInUse,
+    UnknownAllocation,
+    UnknownNode,
+)
+from gridhand.core.gpus import DeviceHold, GpuHealth
+from gridhand.core.nodes import Health, Node
+from gridhand.core.requests import Request
+from gridhand.core.resources import nearest_name
+from gridhand.core.usage import NodeUse
+
+_NO_FOREIGN: Mapping[str, int] = MappingProxyType({})
+
+
+class Change(NamedTuple):
+    """One row before and after. Of a new row there is no before, of a removed node no after."""
+
+    kind: str
+    subject: str
+    before: Any
+    after: Any
+    why: str
+
+
+class Terms(NamedTuple):
+    """For whom something is held, and for how long."""
+
+    owner: str
+    holder: str | None = None
+    state: State = State.ACTIVE
+    lifetime: Lifetime = Lifetime.UNTIL_RELEASED
+    ttl_ms: int | None = None
+
+
+class Placement(NamedTuple):
+    """A decision to be applied: this request, on this node, on these devices."""
+
+    asked: Request
+    node: str
+    devices: tuple[DeviceHold, ...]
+
+
+class Ledger:
+    """Nodes, live allocations, and the changes made since they were last taken."""
+
+    def __init__(self, *, epoch: int = 1, next_number: int = 1) -> None:
+        self.epoch = epoch
+        self.next_number = next_number
+        self.nodes: dict[str, NodeUse] = {}
+        self.names: list[str] = []  # of the nodes, in order
+        self.live: dict[str, Allocation] = {}
+        self.changes: list[Change] = []
+        self._holders: dict[tuple[str, str], str] = {}
+        self._groups: dict[str, list[str]] = {}
+        self._device_nodes: dict[str, str] = {}
+        self._deadlines: list[tuple[int, int, str]] = []
+
+    # ---- nodes
+
+    def node(self, name: str) -> NodeUse:
+        found = self.nodes.get(name)
+        if found is None:
+            raise UnknownNode(name, nearest_name(name, self.names))
+        return found
+
+    def register(self, node: Node) -> Node:
+        """Add a node, or describe again one that is there; what is held there stays held.
+
+        A device that is no longer described, but on which something is held, stays as lost.
+        """
+        for gpu in node.gpus:
+            if self._device_nodes.get(gpu.id, node.name) != node.name:
+                raise InvalidInput("gpu id", gpu.id, f"ids not on {self._device_nodes[gpu.id]}")
+        known = self.nodes.get(node.name)
+        if known is None:
+            self._record("node.registered", node.name, None, node)
+            return node
+        gone = known.lost_with_holds(frozenset(gpu.id for gpu in node.gpus))
+        node = node.keeping(replace(use.gpu, health=GpuHealth.LOST) for use in gone)
+        node = replace(node, draining=known.node.draining)
+        if node != known.node:
+            self._record("node.registered", node.name, known.node, node)
+        return node
+
+    def set_draining(self, name: str, draining: bool) -> Node:
+        return self._describe(
+            name, "node.drained" if draining else "node.resumed", "", draining=draining
+        )
+
+    def set_health(self, name: str, health: Health, *, now: int, why: str = "") -> Node:
+        """Mark a node. What was held on a node that is down is lost, and free for others."""
+        node = self._describe(name, f"node.{health}", why, health=health)
+        if health is Health.DOWN:
+            self._lose_all(name, now=now, why=why or f"node {name} is down")
+        return node
+
+    def unregister(self, name: str, *, now: int, force: bool = False) -> None:
+        """Remove a node. With something held on it this is refused, or, by force, loses that."""
+        use = self.node(name)
+        if use.allocations and not force:
+            raise NodeInUse(name, len(use.allocations))
+        self._lose_all(name, now=now, why=f"node {name} was removed")
+        self._record("node.removed", name, use.node, None)
+
+    def _describe(self, name: str, kind: str, why: str, **fields: Any) -> Node:
+        before = self.node(name).node
+        after = replace(before, **fields)
+        if after != before:
+            self._record(kind, name, before, after, why)
+        return after
+
+    def _lose_all(self, name: str, *, now: int, why: str) -> None:
+        for id in list(self.node(name).allocations):
+            self.move(id, Move.LOSE, now=now, why=why)
+
+    # ---- allocations
+
+    def get(self, id: str) -> Allocation:
+        found = self.live.get(id)
+        if found is None:
+            raise UnknownAllocation(id)
+        return found
+
+    def held_by(self, terms: Terms, asked: Sequence[Request]) -> list[Allocation]:
+        """What the holder has already, if it asks for that again; `HolderBusy` if for another."""
+        if terms.holder is None:
+            return []
+        names = _holders(terms.holder, len(asked))
+        ids = [self._holders.get((terms.owner, name)) for name in names]
+        other = [self._holders.get((terms.owner, name)) for name in _clashing(terms.holder)]
+        taken = [id for id in (*ids, *other) if id is not None]
+        if not taken:
+            return []
+        held = [self.live[id] for id in ids if id is not None]
+        same = len(held) == len(asked) and all(
+            has.asked == _asked(one, terms) for has, one in zip(held, asked, strict=True)
+        )
+        if not same or len(self._members(held[0])) != len(held):
+            raise HolderBusy(terms.holder, taken[0])
+        return held
+
+    def grant(self, grants: Sequence[Placement], terms: Terms, *, now: int) -> list[Allocation]:
+        """Hold all of `grants` as one, or nothing: each is checked again as it is applied."""
+        holders: Sequence[str | None] = [None] * len(grants)
+        if terms.holder is not None:
+            holders = _holders(terms.holder, len(grants))
+        group = f"g{self.epoch}-{self.next_number}" if len(grants) > 1 else None
+        mark = self.mark()
+        try:
+            return [
+                self._grant(one, holder, group, terms, now)
+                for one, holder in zip(grants, holders, strict=True)
+            ]
+        except BaseException:
+            self.rollback(mark)
+            raise
+
+    def _grant(
+        self, placement: Placement, holder: str | None, group: str | None, terms: Terms, now: int
+    ) -> Allocation:
+        asked, node, devices = placement
+        if not self.nodes[node].admits(asked.amounts, devices, _NO_FOREIGN):
+            raise ValueError(f"{asked.resources} was granted on {node}, where it does not fit")
+        number = self.next_number
+        id = f"a{self.epoch}-{number}"
+        self.next_number = number + 1
+        ttl_ms = terms.ttl_ms
+        allocation = Allocation(
+            id, number, self.epoch, terms.owner, holder or id, node, asked.amounts, devices,
+            terms.state, terms.lifetime, None if ttl_ms is None else now + ttl_ms, ttl_ms, group,
+            None if holder is None else _asked(asked, terms), asked.quality, now,
+        )  # fmt: skip
+        self._record(f"allocation.{terms.state}", id, None, allocation)
+        return allocation
+
+    def move(
+        self, id: str, move: Move, *, now: int, ttl_ms: int | None = None, why: str = ""
+    ) -> Allocation:
+        """Move a live allocation, and with it the whole group it was granted with."""
+        asked_for = self.get(id)
+        for held in self._members(asked_for):
+            after = advance(held, move, now=now, ttl_ms=ttl_ms)
+            if held.id == id:
+                asked_for = after
+            self._record(_KINDS[move, after.state], held.id, held, after, why)
+        return asked_for
+
+    def expire_due(self, now: int) -> list[Allocation]:
+        """Expire what is due by `now`."""
+        expired: list[Allocation] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, _, id = heapq.heappop(self._deadlines)
+            held = self.live.get(id)
+            if held is not None and held.deadline == deadline:
+                expired.append(self.move(id, Move.EXPIRE, now=now, why="its time was over"))
+        return expired
+
+    def next_deadline(self) -> int | None:
+        """When the next reservation or lease is due."""
+        while self._deadlines:
+            deadline, _, id = self._deadlines[0]
+            held = self.live.get(id)
+            if held is not None and held.deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None
+
+    def _members(self, held: Allocation) -> list[Allocation]:
+        if held.group is None:
+            return [held]
+        return [self.live[id] for id in self._groups[held.group]]
+
+    # ---- changes
+
+    def mark(self) -> int:
+        """Where the list of changes stands; `rollback` returns there."""
+        return len(self.changes)
+
+    def rollback(self, mark: int = 0) -> None:
+        """Undo every change since `mark`, the last one first."""
+        while len(self.changes) > mark:
+            _, _, before, after, _ = self.changes.pop()
+            self._apply(after, before)
+            if type(before) is Allocation and before.live:
+                self.nodes[before.node].judge()
+
+    def load(self, nodes: Iterable[Node], allocations: Iterable[Allocation]) -> None:
+        """Take over rows that were written before. They are facts: nothing is checked again."""
+        for node in nodes:
+            self._apply(None, node)
+        for allocation in allocations:
+            self._apply(None, allocation)
+        for use in self.nodes.values():
+            use.judge()
+
+    def _record(self, kind: str, subject: str, before: Any, after: Any, why: str = "") -> None:
+        self._apply(before, after)
+        self.changes.append(Change(kind, subject, before, after, why))
+
+    def _apply(self, before: Any, after: Any) -> None:
+        if type(after) is Node or type(before) is Node:
+            self._apply_node(before, after)
+            return
+        if before is not None and before.live:
+            self._leave(before)
+        if after is not None and after.live:
+            self._enter(after)
+
+    def _enter(self, held: Allocation) -> None:
+        self.live[held.id] = held
+        self._holders[held.owner, held.holder] = held.id
+        self.nodes[held.node].add(held)
+        if held.group is not None:
+            insort(self._groups.setdefault(held.group, []), held.id, key=_number)
+        if held.deadline is not None:
+            heapq.heappush(self._deadlines, (held.deadline, held.number, held.id))
+            if len(self._deadlines) > 1000 + 2 * len(self.live):
+                self._compact_deadlines()
+
+    def _compact_deadlines(self) -> None:
+        """Renewing leaves the old deadline behind; drop those before they pile up."""
+        self._deadlines = [
+            (held.deadline, held.number, held.id)
+            for held in self.live.values()
+            if held.deadline is not None
+        ]
+        heapq.heapify(self._deadlines)
+
+    def _leave(self, held: Allocation) -> None:
+        del self.live[held.id]
+        del self._holders[held.owner, held.holder]
+        self.nodes[held.node].remove(held)
+        if held.group is not None:
+            members = self._groups[held.group]
+            members.remove(held.id)
+            if not members:
+                del self._groups[held.group]
+
+    def _apply_node(self, before: Node | None, after: Node | None) -> None:
+        for gpu in before.gpus if before else ():
+            self._device_nodes.pop(gpu.id, None)
+        for gpu in after.gpus if after else ():
+            self._device_nodes[gpu.id] = after.name if after else ""
+        if after is None:
+            name = before.name if before else ""
+            del self.nodes[name]
+            del self.names[bisect_left(self.names, name)]
+        elif before is None and after.name not in self.nodes:
+            self.nodes[after.name] = NodeUse(after)
+            insort(self.names, after.name)
+        else:
+            self.nodes[after.name].describe(after)
+
+
+_KINDS = {
+    (Move.CONFIRM, State.ACTIVE): "allocation.confirmed",
+    (Move.RENEW, State.ACTIVE): "allocation.renewed",
+    (Move.RELEASE, State.RELEASED): "allocation.released",
+    (Move.RELEASE, State.EXPIRED): "allocation.expired",
+    (Move.EXPIRE, State.EXPIRED): "allocation.expired",
+    (Move.LOSE, State.LOST): "allocation.lost",
+}
+
+
+def _asked(asked: Request, terms: Terms) -> str:
+    return f"{'allocate' if terms.state is State.ACTIVE else 'reserve'} {asked.key()}"
+
+
+def _holders(holder: str, count: int) -> list[str]:
+    """The members of a group hold under numbered names, since a name holds one thing."""
+    return [holder] if count == 1 else [f"{holder}#{index}" for index in range(count)]
+
+
+def _clashing(holder: str) -> tuple[str, str]:
+    """Under a holder there is one allocation or one group, not both."""
+    return holder, f"{holder}#0"
+
+
+def _number(id: str) -> int:
+    return int(id.rpartition("-")[2])

@@ -1,0 +1,107 @@
+"""Node: what a machine has, who it says it is, and whether it may be given work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from gridhand.core.errors import InvalidInput, InvalidRequest
+from gridhand.core.gpus import MOST_DEVICES, Gpu, anonymous_gpus
+from gridhand.core.names import check_label, check_node_name
+from gridhand.core.resources import UNIT, Resources, amount_text, read_amount
+
+MOST_LABELS = 64
+
+
+class Health(StrEnum):
+    UP = "up"
+    SUSPECT = "suspect"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with a capacity. GPUs are devices and not part of `capacity`.
+
+    >>> Node.of("gpu1", cpu=8, memory="16GB", gpu=2).total
+    Resources('cpu=8 gpu=2 memory=16GB')
+    """
+
+    name: str
+    capacity: Resources
+    gpus: tuple[Gpu, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    price: int = 0
+    address: str = ""
+    health: Health = Health.UP
+    draining: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        resources: Resources | Mapping[str, Any] | str | None = None,
+        *,
+        gpus: Sequence[Gpu | Mapping[str, Any]] | None = None,
+        labels: Mapping[str, str] | None = None,
+        price: float | str = 0,
+        address: str = "",
+        **named: Any,
+    ) -> Node:
+        """A node as people describe it. `gpu: 2` without `gpus` makes two anonymous devices."""
+        check_node_name(name)
+        has = Resources.of(resources, **named)
+        return cls(
+            name=name,
+            capacity=has.without("gpu", "gpu_memory"),
+            gpus=_devices(name, has, gpus),
+            labels=check_labels(labels or {}),
+            price=read_amount("price", price),
+            address=check_label(address, "address") if address else "",
+        )
+
+    @property
+    def total(self) -> Resources:
+        """Everything it has, its devices added up."""
+        memory = sum(gpu.memory_bytes for gpu in self.gpus)
+        return self.capacity + Resources({"gpu": UNIT * len(self.gpus), "gpu_memory": memory})
+
+    def keeping(self, lost: Iterable[Gpu]) -> Node:
+        """The node with devices it no longer reports, but on which something is still held."""
+        return replace(self, gpus=(*self.gpus, *lost))
+
+
+def _devices(
+    name: str, has: Resources, gpus: Sequence[Gpu | Mapping[str, Any]] | None
+) -> tuple[Gpu, ...]:
+    count = has["gpu"]
+    if count % UNIT or count > MOST_DEVICES * UNIT:
+        raise InvalidInput(
+            "gpu", amount_text("gpu", count), f"a whole number of devices, at most {MOST_DEVICES}"
+        )
+    if gpus is None:
+        if has["gpu_memory"] and not count:
+            raise InvalidRequest("gpu_memory", "without gpu", "how many devices have it: gpu=…")
+        return anonymous_gpus(name, count // UNIT, has["gpu_memory"])
+    if isinstance(gpus, str | Mapping) or not isinstance(gpus, Sequence):
+        raise InvalidInput("gpus", gpus, "a list of devices")
+    if len(gpus) > MOST_DEVICES:
+        raise InvalidInput("gpus", f"{len(gpus)} devices", f"at most {MOST_DEVICES}")
+    if count and count != UNIT * len(gpus):
+        raise InvalidRequest("gpu", amount_text("gpu", count), f"{len(gpus)}, as gpus lists")
+    devices = tuple(Gpu.read(gpu, node=name, index=index) for index, gpu in enumerate(gpus))
+    if len({gpu.id for gpu in devices}) < len(devices):
+        raise InvalidInput("gpus", [gpu.id for gpu in devices], "each device id once")
+    return devices
+
+
+def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels in name order, or an error that names the one that is wrong."""
+    if not isinstance(labels, Mapping) or len(labels) > MOST_LABELS:
+        raise InvalidInput("labels", labels, f"a mapping of at most {MOST_LABELS} names to values")
+    for key, value in labels.items():
+        check_label(key, "label")
+        check_label(value, f"label {key}")
+    return dict(sorted(labels.items()))

@@ -1,0 +1,1 @@
+"""Grid and its kin: what a Python program uses."""

@@ -1,0 +1,119 @@
+"""What the library needs of whatever keeps the ledger: in this process, or over a connection."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from gridhand.core.calls import Call, Reply
+from gridhand.core.errors import InvalidInput
+from gridhand.core.names import check_label
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from gridhand.core.allocations import Allocation, Move
+    from gridhand.core.check import Violation
+    from gridhand.core.ledger import Terms
+    from gridhand.core.nodes import Health, Node
+    from gridhand.core.requests import Request
+    from gridhand.core.views import NodeStatus, Status
+    from gridhand.store.base import Event
+
+LONGEST_TTL_S = 10 * 366 * 86_400
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A tracker of one's own is any object with these three; `Grid` is one."""
+
+    def fits(self, node: str, resources: Any = None, **named: Any) -> bool: ...
+
+    def allocate(self, resources: Any = None, **named: Any) -> Call[list[Allocation]]: ...
+
+    def release(self, allocation: Any) -> Any: ...
+
+
+class Port(Protocol):
+    """Awaits answers in one event loop."""
+
+    async def call(self, call: Call[Reply]) -> Reply: ...
+
+
+class Backend(Protocol):
+    """Builds calls, and waits for their answers."""
+
+    def call(self, call: Call[Reply]) -> Reply: ...
+
+    def port(self, loop: asyncio.AbstractEventLoop) -> Port: ...
+
+    def close(self) -> None: ...
+
+    def allocate(
+        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
+    ) -> Call[list[Allocation]]: ...
+
+    def move(
+        self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None
+    ) -> Call[list[Allocation]]: ...
+
+    def register(
+        self, owner: str, op_id: str | None, nodes: tuple[Node, ...]
+    ) -> Call[list[Node]]: ...
+
+    def set_draining(
+        self, owner: str, op_id: str | None, name: str, draining: bool
+    ) -> Call[list[Node]]: ...
+
+    def set_health(
+        self, owner: str, op_id: str | None, name: str, health: Health, why: str
+    ) -> Call[list[Node]]: ...
+
+    def unregister(
+        self, owner: str, op_id: str | None, name: str, force: bool
+    ) -> Call[list[Node]]: ...
+
+    def fits(self, request: Request) -> Call[bool]: ...
+
+    def set_foreign(self, node: str, used: Mapping[str, int]) -> Call[None]: ...
+
+    def node(self, name: str) -> Call[NodeStatus]: ...
+
+    def status(self) -> Call[Status]: ...
+
+    def allocations(self) -> Call[list[Allocation]]: ...
+
+    def dump(self) -> Call[dict[str, Any]]: ...
+
+    def check(self) -> Call[list[Violation]]: ...
+
+    def events(self, after: int, limit: int) -> Call[list[Event]]: ...
+
+    def prune(self, age_ms: int, most: int) -> Call[int]: ...
+
+
+def read_ttl(seconds: float | None, field: str = "ttl") -> int | None:
+    """A time in seconds as milliseconds, or None."""
+    if seconds is None:
+        return None
+    valid = type(seconds) in (int, float) and math.isfinite(seconds)
+    if not valid or not 0.001 <= seconds <= LONGEST_TTL_S:
+        raise InvalidInput(field, seconds, f"seconds from 0.001 to {LONGEST_TTL_S}")
+    return round(seconds * 1000)
+
+
+def read_owner(owner: str | None) -> str:
+    """The owner given, or the user this process runs as."""
+    if owner is not None:
+        return check_label(owner, "owner")
+    try:
+        return check_label(getpass.getuser(), "owner")
+    except Exception:  # no such user, or a name that is not one of ours
+        return f"uid-{os.getuid()}"
+
+
+def read_op_id(op_id: str | None) -> str | None:
+    return None if op_id is None else check_label(op_id, "op_id")

@@ -1,0 +1,113 @@
+"""The calls of `Grid` and `AsyncGrid`: what people give becomes what the backend takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gridhand.core.allocations import Allocation, Lifetime, Move, State
+from gridhand.core.calls import Call
+from gridhand.core.errors import InvalidInput
+from gridhand.core.ledger import Terms
+from gridhand.core.names import check_label, check_node_name
+from gridhand.core.nodes import Health, Node
+from gridhand.core.requests import Request
+from gridhand.core.resources import read_amount
+from gridhand.library.backend import Backend, read_op_id, read_ttl
+
+Holding = Call[list[Allocation]]
+
+DEFAULT_RESERVATION_S = 60.0
+MOST_IN_A_GROUP = 1000
+MOST_NODES = 100_000
+
+
+class Calls:
+    """Builds calls in the name of one owner."""
+
+    def __init__(self, backend: Backend, owner: str) -> None:
+        self.backend = backend
+        self.owner = owner
+
+    def allocate(
+        self, resources: Any, holder: str | None, ttl: float | None, op_id: str | None, named: Any
+    ) -> Holding:
+        request = Request.of(resources, **named)
+        return self._hold((request,), State.ACTIVE, holder, read_ttl(ttl), op_id)
+
+    def reserve(
+        self, resources: Any, holder: str | None, ttl: float, op_id: str | None, named: Any
+    ) -> Holding:
+        request = Request.of(resources, **named)
+        ttl_ms = read_ttl(ttl)
+        if ttl_ms is None:
+            raise InvalidInput("ttl", ttl, "the seconds within which it will be confirmed")
+        return self._hold((request,), State.RESERVED, holder, ttl_ms, op_id)
+
+    def group(
+        self, requests: Sequence[Any], holder: str | None, ttl: float | None, op_id: str | None
+    ) -> Holding:
+        if isinstance(requests, str | Mapping) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
+            raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
+        asked = tuple(Request.of(one) for one in requests)
+        return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id)
+
+    def _hold(
+        self,
+        requests: tuple[Request, ...],
+        state: State,
+        holder: str | None,
+        ttl_ms: int | None,
+        op_id: str | None,
+    ) -> Holding:
+        if holder is not None:
+            check_label(holder, "holder")
+        lease = state is State.ACTIVE and ttl_ms is not None
+        lifetime = Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED
+        terms = Terms(self.owner, holder, state, lifetime, ttl_ms)
+        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms)
+
+    def move(self, allocation: Any, move: Move, ttl: float | None, op_id: str | None) -> Holding:
+        id = allocation if isinstance(allocation, str) else getattr(allocation, "id", None)
+        if not isinstance(id, str):
+            raise InvalidInput("allocation", allocation, "an id or an allocation, never amounts")
+        return self.backend.move(self.owner, read_op_id(op_id), id, move, read_ttl(ttl))
+
+    def register(self, nodes: Sequence[Node], op_id: str | None) -> Call[list[Node]]:
+        if isinstance(nodes, str | Mapping | Node) or len(nodes) > MOST_NODES:
+            raise InvalidInput("nodes", nodes, f"a list of at most {MOST_NODES} nodes")
+        for node in nodes:
+            if not isinstance(node, Node):
+                raise InvalidInput("nodes", node, "nodes made with Node.of")
+        names = [node.name for node in nodes]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInput("nodes", twice, "each node once")
+        return self.backend.register(self.owner, read_op_id(op_id), tuple(nodes))
+
+    def set_draining(self, name: str, draining: bool, op_id: str | None) -> Call[list[Node]]:
+        node = check_node_name(name)
+        return self.backend.set_draining(self.owner, read_op_id(op_id), node, draining)
+
+    def set_health(self, name: str, health: str, why: str, op_id: str | None) -> Call[list[Node]]:
+        if health not in list(Health):
+            raise InvalidInput("health", health, "up, suspect or down")
+        node = check_node_name(name)
+        return self.backend.set_health(
+            self.owner, read_op_id(op_id), node, Health(health), str(why)[:500]
+        )
+
+    def unregister(self, name: str, force: bool, op_id: str | None) -> Call[list[Node]]:
+        node = check_node_name(name)
+        return self.backend.unregister(self.owner, read_op_id(op_id), node, force)
+
+    def fits(self, node: str, resources: Any, named: Any) -> Call[bool]:
+        return self.backend.fits(Request.of(resources, node=node, **named))
+
+    def set_foreign(self, node: str, used: Mapping[str, Any]) -> Call[None]:
+        read = {id: read_amount("gpu_memory", amount) for id, amount in used.items()}
+        return self.backend.set_foreign(check_node_name(node), read)
+
+    def prune(self, older_than_s: float, most: int) -> Call[int]:
+        age_ms = read_ttl(older_than_s, "older_than_s")
+        return self.backend.prune(age_ms or 0, most)

@@ -1,0 +1,251 @@
+"""Grid: the ledger as Python methods, from any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from gridhand.core.allocations import Allocation as Record
+from gridhand.core.allocations import Move
+from gridhand.core.calls import Call, Reply
+from gridhand.core.errors import GridError
+from gridhand.core.gpus import Gpu
+from gridhand.core.nodes import Node
+from gridhand.core.requests import Request
+from gridhand.core.resources import Resources
+from gridhand.library.allocation import Allocation
+from gridhand.library.backend import Backend, read_owner
+from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
+
+if TYPE_CHECKING:
+    from gridhand.core.check import Violation
+    from gridhand.core.views import NodeStatus, Status
+    from gridhand.store.base import Event
+
+Asked = Request | Resources | Mapping[str, Any] | str | None
+OwnStrategy = str | Callable[..., Sequence[float]]
+
+
+class Grid:
+    """Nodes, and resources held on them.
+
+    >>> grid = Grid.in_memory()
+    >>> node = grid.register_node("box", cpu=4, memory="8GB")
+    >>> with grid.allocate(cpu=2) as held:
+    ...     grid.node("box").available
+    Resources('cpu=2 memory=8GB')
+    """
+
+    def __init__(self, *, backend: Backend | None = None, owner: str | None = None) -> None:
+        if backend is None:
+            raise GridError(
+                "this version has no controller to connect to",
+                hint="Use Grid.in_memory(), or Grid.at('grid.db') to keep the state in a file.",
+            )
+        self._backend = backend
+        self._calls = Calls(backend, read_owner(owner))
+
+    @classmethod
+    def in_memory(cls, *, strategy: OwnStrategy = "best_fit", owner: str | None = None) -> Self:
+        """A grid of this process alone, gone when it is closed."""
+        from gridhand.controller.embedded import Embedded
+
+        owner = read_owner(owner)
+        return cls(backend=Embedded.in_memory(strategy), owner=owner)
+
+    @classmethod
+    def at(
+        cls, store_url: str, *, strategy: OwnStrategy = "best_fit", owner: str | None = None
+    ) -> Self:
+        """A grid whose state is kept in a store, and is there after a restart or a crash.
+
+        One process at a time owns a store; `StoreOwned` says which one does.
+        """
+        from gridhand.controller.embedded import Embedded
+
+        owner = read_owner(owner)
+        return cls(backend=Embedded.at(store_url, strategy), owner=owner)
+
+    def for_owner(self, owner: str) -> Self:
+        """The same grid, acting in the name of another owner."""
+        return type(self)(backend=self._backend, owner=owner)
+
+    @property
+    def owner(self) -> str:
+        return self._calls.owner
+
+    def close(self) -> None:
+        """Give the store back. What is held in it stays held."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- nodes
+
+    def register_node(
+        self,
+        name: str,
+        resources: Resources | Mapping[str, Any] | str | None = None,
+        *,
+        gpus: Sequence[Gpu | Mapping[str, Any]] | None = None,
+        labels: Mapping[str, str] | None = None,
+        price: float | str = 0,
+        address: str = "",
+        op_id: str | None = None,
+        **named: Any,
+    ) -> Node:
+        """Add a node, or describe it anew: what is held there stays held."""
+        node = Node.of(
+            name, resources, gpus=gpus, labels=labels, price=price, address=address, **named
+        )
+        return self.register_nodes([node], op_id=op_id)[0]
+
+    def register_nodes(self, nodes: Sequence[Node], *, op_id: str | None = None) -> list[Node]:
+        """Add many nodes as one: all of them, or none."""
+        return self._ask(self._calls.register(nodes, op_id))
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node, in the order of their names."""
+        return list(self.status().nodes)
+
+    def node(self, name: str) -> NodeStatus:
+        return self._ask(self._backend.node(name))
+
+    def drain(self, name: str, *, op_id: str | None = None) -> Node:
+        """Give the node no new work. What is held there stays held."""
+        return self._ask(self._calls.set_draining(name, True, op_id))[0]
+
+    def resume(self, name: str, *, op_id: str | None = None) -> Node:
+        """Give a drained node work again."""
+        return self._ask(self._calls.set_draining(name, False, op_id))[0]
+
+    def set_health(
+        self, name: str, health: str, *, why: str = "", op_id: str | None = None
+    ) -> Node:
+        """Mark a node `up`, `suspect` (no new work) or `down` (what it held is lost, and free)."""
+        return self._ask(self._calls.set_health(name, health, why, op_id))[0]
+
+    def unregister(self, name: str, *, force: bool = False, op_id: str | None = None) -> None:
+        """Remove a node. With live allocations only by `force`, and these are then lost."""
+        self._ask(self._calls.unregister(name, force, op_id))
+
+    def report_foreign(self, node: str, used: Mapping[str, Any]) -> None:
+        """Say how much memory of each device strangers use: `{"gpu1/0": "10GB"}`."""
+        self._ask(self._calls.set_foreign(node, used))
+
+    # ---- allocations
+
+    def fits(self, node: str, resources: Asked = None, **named: Any) -> bool:
+        """Whether the request would be granted on that node now."""
+        return self._ask(self._calls.fits(node, resources, named))
+
+    def allocate(
+        self,
+        resources: Asked = None,
+        *,
+        holder: str | None = None,
+        ttl: float | None = None,
+        op_id: str | None = None,
+        **named: Any,
+    ) -> Allocation:
+        """Hold resources on one node until they are released, or `NoRoom`.
+
+        With a `ttl` in seconds it is a lease, to be renewed before it is over. Keywords are
+        amounts (`cpu=2`) and the wishes of `Request.of` (`node=`, `prefer=`, `quality=` …).
+        """
+        return self._held(self._ask(self._calls.allocate(resources, holder, ttl, op_id, named)))
+
+    def allocate_group(
+        self,
+        requests: Sequence[Asked],
+        *,
+        holder: str | None = None,
+        ttl: float | None = None,
+        op_id: str | None = None,
+    ) -> list[Allocation]:
+        """Hold all of the requests, or none. They are renewed and released as one, too."""
+        made = self._ask(self._calls.group(requests, holder, ttl, op_id))
+        return [Allocation(record, self) for record in made]
+
+    def reserve(
+        self,
+        resources: Asked = None,
+        *,
+        ttl: float = DEFAULT_RESERVATION_S,
+        holder: str | None = None,
+        op_id: str | None = None,
+        **named: Any,
+    ) -> Allocation:
+        """Hold resources for at most `ttl` seconds, within which they are to be confirmed."""
+        return self._held(self._ask(self._calls.reserve(resources, holder, ttl, op_id, named)))
+
+    def confirm(
+        self, allocation: str | Allocation, *, ttl: float | None = None, op_id: str | None = None
+    ) -> Allocation:
+        """Turn a reservation into an allocation; with a `ttl` into a lease."""
+        return self._move(allocation, Move.CONFIRM, ttl, op_id)
+
+    def renew(
+        self, allocation: str | Allocation, *, ttl: float | None = None, op_id: str | None = None
+    ) -> Allocation:
+        """Put the end of a lease off, to `ttl` seconds (or as many as before) from now."""
+        return self._move(allocation, Move.RENEW, ttl, op_id)
+
+    def release(self, allocation: str | Allocation, *, op_id: str | None = None) -> Allocation:
+        """Give an allocation back, by its id or itself. What has ended already stays as it is."""
+        return self._move(allocation, Move.RELEASE, None, op_id)
+
+    def allocations(self) -> list[Allocation]:
+        """Everything that is held, by anyone."""
+        return [Allocation(record, self) for record in self._ask(self._backend.allocations())]
+
+    # ---- knowing
+
+    def status(self) -> Status:
+        """The cluster added up, and each of its nodes."""
+        return self._ask(self._backend.status())
+
+    def check(self) -> list[Violation]:
+        """Recount everything and say which invariants do not hold: none, if all is well."""
+        return self._ask(self._backend.check())
+
+    def dump(self) -> dict[str, Any]:
+        """The state as plain data, as `check` reads it."""
+        return self._ask(self._backend.dump())
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """What happened, in order, from the event after number `after`."""
+        return self._ask(self._backend.events(after, limit))
+
+    def prune(self, older_than_s: float, *, most: int = 5000) -> Iterator[int]:
+        """Forget what is older, `most` events at a time; yields how many are still to go.
+
+        Others are served between two steps. What is kept can still be replayed.
+        """
+        left = 1
+        while left:
+            left = self._ask(self._calls.prune(older_than_s, most))
+            yield left
+
+    # ---- inside
+
+    def _ask(self, call: Call[Reply]) -> Reply:
+        return self._backend.call(call)
+
+    def _held(self, made: list[Record]) -> Allocation:
+        return Allocation(made[0], self)
+
+    def _move(
+        self, allocation: str | Allocation, move: Move, ttl: float | None, op_id: str | None
+    ) -> Allocation:
+        return self._held(self._ask(self._calls.move(allocation, move, ttl, op_id)))

@@ -1,0 +1,1 @@
+"""Remembers: the only code that speaks SQL."""

@@ -1,0 +1,120 @@
+"""What a store is to the keeper: a place that takes a batch of changes as one, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from gridhand.core.allocations import Allocation
+from gridhand.core.errors import StoreUnavailable
+from gridhand.core.ledger import Change
+from gridhand.core.nodes import Node
+
+SCHEMA_VERSION = 1
+
+
+class Entry(NamedTuple):
+    """A change, and who asked for it. The keeper's own doing has no owner."""
+
+    change: Change
+    owner: str
+    op_id: str | None
+
+
+class Operation(NamedTuple):
+    """A call that was answered: the same id again gets the same reply."""
+
+    owner: str
+    op_id: str
+    body: str
+    reply: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is written in one transaction."""
+
+    at: int
+    entries: list[Entry] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+
+class Event(NamedTuple):
+    """One change as it was written down. `row` is the new row, or None for a removed node."""
+
+    number: int
+    at: int
+    kind: str
+    subject: str
+    owner: str
+    op_id: str | None
+    why: str
+    row: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a store says to its new owner."""
+
+    epoch: int
+    high_water_ms: int
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The present: nodes, live allocations, and the first number that was never given."""
+
+    nodes: list[Node]
+    allocations: list[Allocation]
+    next_number: int
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The store went away in the middle of a commit. It must be read again before it is used."""
+
+
+class Store(Protocol):
+    """One owner at a time; every method is called from one thread at a time."""
+
+    url: str
+
+    def open(self) -> Opening:
+        """Take ownership: make or check the schema, begin a new epoch. `StoreOwned` if taken."""
+
+    def load(self) -> Contents: ...
+
+    def commit(self, batch: Batch) -> None:
+        """Write all of it or nothing, durably.
+
+        `StoreUnavailable`: nothing was written. `OutcomeUnknown`: it cannot be told yet; `recover`
+        and `load` will. `StoreFenced`: another owner has taken over.
+        """
+
+    def recover(self) -> None:
+        """Make the store usable again after `OutcomeUnknown`, or raise `StoreUnavailable`."""
+
+    def find(self, numbers: Iterable[int]) -> list[Allocation]:
+        """Allocations by number, closed ones included, as far back as they are kept."""
+
+    def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
+        """The answered calls among these (owner, op id) pairs."""
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Events in order, the first one after number `after`."""
+
+    def checkpoint(self) -> list[dict[str, Any]]:
+        """The rows (nodes and live allocations) as they were before the oldest event kept."""
+
+    def prune(self, *, before: int, most: int) -> int:
+        """Forget events from before a time, at most so many; say how many are still to go.
+
+        What they led to moves into the checkpoint first, so that what is kept can still be
+        replayed. Closed allocations go with their last event, operations by their age.
+        """
+
+    def close(self) -> None: ...
+
+
+StoreMaker = Callable[[str], Store]

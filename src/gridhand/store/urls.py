@@ -1,0 +1,54 @@
+"""From a store's address to the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from gridhand.core.errors import InvalidInput
+from gridhand.store.base import Store
+
+_ALLOWED = "a path, or sqlite:///path/to/file.db"
+
+
+def memory_store() -> Store:
+    """A store that lives as long as it is open."""
+    from gridhand.store.sqlite import SqliteStore
+
+    return SqliteStore(None)
+
+
+def store_at(url: str) -> Store:
+    """The store that `url` names: a path, `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    from gridhand.store.sqlite import DEFAULT_TIMEOUT_S, SqliteStore
+
+    if not isinstance(url, str | Path) or not str(url) or "\0" in str(url):
+        raise InvalidInput("store", url, _ALLOWED)
+    text = str(url)
+    if "://" not in text:
+        return SqliteStore(_absolute(text))
+    parts = urlsplit(text)
+    path = parts.path[1:]
+    if parts.scheme != "sqlite" or parts.netloc or not path or path == ":memory:":
+        raise InvalidInput("store", text, _ALLOWED)
+    options = dict(parse_qsl(parts.query))
+    timeout = options.pop("timeout", None)
+    if options:
+        raise InvalidInput("store", text, "no option but timeout (in seconds)")
+    return SqliteStore(
+        _absolute(path), timeout_s=DEFAULT_TIMEOUT_S if timeout is None else _seconds(timeout)
+    )
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 3600:
+        raise InvalidInput("timeout", text, "seconds from 0 to 3600")
+    return value
