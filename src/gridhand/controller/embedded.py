@@ -7,9 +7,7 @@ brings answers into an event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +22,8 @@ from gridhand.controller.commands import (
     Unregister,
     set_foreign,
 )
-from gridhand.controller.keeper import Keeper, Port, Ticket
+from gridhand.controller.keeper import Keeper
+from gridhand.controller.tickets import LoopPort, Ticket, Waiter
 from gridhand.core.allocations import Allocation, Move
 from gridhand.core.calls import Call, Reply
 from gridhand.core.check import Violation, check_state
@@ -63,7 +62,7 @@ class Embedded:
 
     def call(self, call: Call[Reply]) -> Reply:
         """The answer to `call`, or the error it met."""
-        waiter = _Waiter()
+        waiter = Waiter()
         ticket = Ticket(call, waiter)
         self.submit([ticket])
         try:
@@ -84,11 +83,8 @@ class Embedded:
             )
         self._keeper.submit(tickets)
 
-    def abandon(self, ticket: Ticket) -> None:
-        self._keeper.abandon(ticket)
-
     def port(self, loop: asyncio.AbstractEventLoop) -> LoopPort:
-        return LoopPort(self, loop)
+        return LoopPort(loop, self.submit, self._keeper.abandon)
 
     # ---- what can be asked
 
@@ -150,70 +146,3 @@ class Embedded:
 
     def prune(self, age_ms: int, most: int) -> Call[int]:
         return AskStore(lambda store, now: store.prune(before=now - age_ms, most=most))
-
-
-class _Waiter(Port):
-    """One thread that waits for one answer: a bare lock, held until the answer is there."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wait(self) -> None:
-        self._lock.acquire()
-
-    def deliver(self, tickets: list[Ticket]) -> None:
-        self._lock.release()
-
-
-class _Awaited(Ticket):
-    __slots__ = ("future",)
-
-    future: asyncio.Future[Any]
-
-
-class LoopPort(Port):
-    """The tasks of one event loop: what they ask in one turn of it is sent as one."""
-
-    def __init__(self, embedded: Embedded, loop: asyncio.AbstractEventLoop) -> None:
-        self._embedded = embedded
-        self._loop = loop
-        self._unsent: list[Ticket] = []
-
-    async def call(self, call: Call[Reply]) -> Reply:
-        ticket = _Awaited(call, self)
-        ticket.future = self._loop.create_future()
-        if not self._unsent:
-            self._loop.call_soon(self._send)
-        self._unsent.append(ticket)
-        try:
-            reply: Reply = await ticket.future
-        except asyncio.CancelledError:
-            self._embedded.abandon(ticket)
-            raise
-        return reply
-
-    def _send(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        try:
-            self._embedded.submit(unsent)
-        except GridClosed as error:
-            for ticket in unsent:
-                ticket.error = error
-            self._settle(unsent)
-
-    def deliver(self, tickets: list[Ticket]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
-            self._loop.call_soon_threadsafe(self._settle, tickets)
-
-    def _settle(self, tickets: list[Any]) -> None:
-        for ticket in tickets:
-            future = ticket.future
-            if future.done():
-                continue
-            if ticket.error is None:
-                future.set_result(ticket.reply)
-            else:
-                future.set_exception(ticket.error)

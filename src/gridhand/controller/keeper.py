@@ -1,27 +1,26 @@
 """The keeper: the only code that changes a ledger.
 
-On its own loop it takes every command that waits, decides them in order, has rows and events
-written in one transaction on the store's thread, and then answers. What arrives meanwhile is the
-next batch; there is no timer to wait for company. No batch is decided before the one before it is
-durable. If a commit fails, the batch is undone in memory, last change first, and each caller is
-told.
+On its own thread it takes every command that waits, decides them in order, writes rows and events
+in one transaction, and then answers. What arrives meanwhile is the next batch; there is no timer
+to wait for company. No batch is decided before the one before it is durable. If a commit fails,
+the batch is undone in memory, last change first, and each caller is told.
+
+It decides and writes in the same thread, because it may not decide while it writes: handing the
+batch to another thread and back would cost as much as a commit, and gain nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import copy
 import hashlib
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gridhand.clock import Clock, LedgerClock
 from gridhand.controller.commands import Allocate, AskStore, Command, Desk, MoveOne, Read
-from gridhand.core.calls import Call
+from gridhand.controller.tickets import NOWHERE, Ticket, deliver
 from gridhand.core.errors import (
     GridClosed,
     GridError,
@@ -33,39 +32,12 @@ from gridhand.core.errors import (
 from gridhand.core.ledger import Ledger
 from gridhand.core.placement import Snapshot
 from gridhand.core.strategies import Strategy, best_fit
-from gridhand.store.base import Batch, Entry, Operation, OutcomeUnknown, Store
+from gridhand.store.base import Batch, Operation, OutcomeUnknown, Store
 
 MOST_IN_A_BATCH = 2000
 _RETRY_S = 0.5
 _KEEPER = ""  # the owner of what nobody asked for, such as an expiry
-
-
-class Ticket:
-    """A command and, later, its answer. `port` is told when it is there."""
-
-    __slots__ = ("abandoned", "command", "done", "error", "port", "reply")
-
-    def __init__(self, command: Call[Any], port: Port) -> None:
-        self.command = command
-        self.port = port
-        self.reply: Any = None
-        self.error: BaseException | None = None
-        self.done = self.abandoned = False
-
-
-class Port:
-    """Where answers go. One call brings all the answers of a batch that are for this port."""
-
-    def deliver(self, tickets: list[Ticket]) -> None:
-        raise NotImplementedError
-
-
-class _Nowhere(Port):
-    def deliver(self, tickets: list[Ticket]) -> None:
-        """Nobody asked."""
-
-
-_NOWHERE = _Nowhere()
+_Repeated = dict[tuple[str, str], Operation]
 
 
 class Keeper:
@@ -82,45 +54,33 @@ class Keeper:
         self._make_clock = clock
         self._strategy = strategy
         self._desk = Desk(Ledger(), Snapshot(Ledger()), strategy)
-        self._inbox: deque[Ticket] = deque()
-        self._awake = False
+        self._inbox: queue.SimpleQueue[Sequence[Ticket]] = queue.SimpleQueue()
         self._closed: GridError | None = None
-        self._doubt = False
         self._finished = False
-        self._loop: asyncio.AbstractEventLoop
+        self._doubt = False
         self._thread: threading.Thread | None = None
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gridhand-store")
 
     # ---- life
 
     def start(self) -> None:
         """Take ownership of the store, load the ledger, and begin to take commands."""
+        opening = self._store.open()
         try:
-            opening = self._writer.submit(self._store.open).result()
             self.clock = self._make_clock(opening.high_water_ms)
             self._epoch = opening.epoch
-            self._writer.submit(self._load).result()
+            self._load()
         except BaseException:
-            self._writer.submit(self._store.close).result()
-            self._writer.shutdown()
+            self._store.close()
             raise
-        ready = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(ready)), name="gridhand-keeper", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="gridhand-keeper", daemon=True)
         self._thread.start()
-        ready.wait()
 
     def stop(self) -> None:
         """Answer what waits, give the store back, and refuse everything from now on."""
-        if self._thread is None or (self._closed is not None and not self._thread.is_alive()):
-            return
         self._closed = self._closed or GridClosed("the grid was closed", hint="Open it again.")
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake.set)
-        self._thread.join()
-        self._writer.submit(self._store.close).result()
-        self._writer.shutdown()
+        self._inbox.put(())
+        if self._thread is not None:
+            self._thread.join()
 
     def _load(self) -> None:
         """Read the present. Every open deadline becomes at least its ttl from now."""
@@ -146,12 +106,8 @@ class Keeper:
         """Queue commands, from any thread. Their ports are told when they are answered."""
         if self._closed is not None:
             raise copy.copy(self._closed)
-        self._inbox.extend(tickets)
-        if not self._awake:
-            self._awake = True
-            with contextlib.suppress(RuntimeError):  # it has just stopped
-                self._loop.call_soon_threadsafe(self._wake.set)
-        if self._finished:
+        self._inbox.put(tickets)
+        if self._finished:  # it has just ended, and may not have seen these
             self._refuse_rest()
 
     def abandon(self, ticket: Ticket) -> None:
@@ -164,42 +120,37 @@ class Keeper:
         command = ticket.command
         if isinstance(command, Allocate) and command.fresh and ticket.error is None:
             release = MoveOne(command.owner, id=ticket.reply[0].id)
-            with contextlib.suppress(GridError):
-                self.submit([Ticket(release, _NOWHERE)])
+            self._inbox.put([Ticket(release, NOWHERE)])
 
-    async def _run(self, ready: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._set_timer()
-        ready.set()
-        while self._closed is None:
-            await self._wake.wait()
-            self._wake.clear()
-            await self._serve_all()
-            # Whoever comes after this line wakes the loop; who came just before is looked for.
-            self._awake = False
-            if self._inbox:
-                self._wake.set()
-            self._set_timer()
-        self._finished = True
-        self._refuse_rest()
+    def _run(self) -> None:
+        try:
+            while self._closed is None:
+                batch = self._take()
+                if batch or self._due():
+                    self._serve(batch)
+        finally:
+            self._store.close()
+            self._finished = True
+            self._refuse_rest()
 
-    async def _serve_all(self) -> None:
-        while True:
-            count = min(len(self._inbox), MOST_IN_A_BATCH)
-            batch = [self._inbox.popleft() for _ in range(count)]
-            if not batch and not self._due():
-                return
-            await self._serve(batch)
-            if not batch and self._due():
-                return  # the store would not take it: the timer tries again
+    def _take(self) -> list[Ticket]:
+        """Everything that waits; if nothing does, what comes first, or nothing at a deadline."""
+        batch: list[Ticket] = []
+        try:
+            batch += self._inbox.get(timeout=self._patience_s())
+            while len(batch) < MOST_IN_A_BATCH:
+                batch += self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        return batch
 
     def _refuse_rest(self) -> None:
         rest: list[Ticket] = []
-        with contextlib.suppress(IndexError):
+        try:
             while True:
-                rest.append(self._inbox.popleft())
+                rest += self._inbox.get_nowait()
+        except queue.Empty:
+            pass
         for ticket in rest:
             ticket.error = copy.copy(self._closed)
         self._answer(rest)
@@ -210,54 +161,54 @@ class Keeper:
         deadline = self._desk.ledger.next_deadline()
         return deadline is not None and deadline <= self.clock.now()
 
-    def _set_timer(self) -> None:
-        """Wake up when the next reservation or lease is due."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _patience_s(self) -> float | None:
+        """How long to wait for a command before the next reservation or lease is due."""
         deadline = self._desk.ledger.next_deadline()
-        if deadline is not None:
-            delay_s = (deadline - self.clock.now()) / 1000
-            self._timer = self._loop.call_later(
-                delay_s if delay_s > 0 else _RETRY_S, self._wake.set
-            )
+        if deadline is None:
+            return None
+        left_s = (deadline - self.clock.now()) / 1000
+        # Overdue means that the store would not take the expiry: it is tried again.
+        return min(left_s, 3600.0) if left_s > 0 else _RETRY_S
 
     # ---- a batch
 
-    async def _serve(self, batch: list[Ticket]) -> None:
+    def _serve(self, batch: list[Ticket]) -> None:
+        commands = [ticket for ticket in batch if isinstance(ticket.command, Command)]
+        questions = [ticket for ticket in batch if not isinstance(ticket.command, Command)]
         try:
             if self._doubt:
-                await self._on_store(self._reload)
-            repeated = await self._look_up(batch)
+                self._reload()
+            repeated = self._look_up(commands)
         except StoreError as error:
             self._fail(batch, error)
             return
         desk = self._desk
         # At least as late as anything decided before, even in tests that steer the clock.
         desk.now = max(desk.now, self.clock.now())
-        written = self._decide(batch, repeated)
+        written = self._decide(commands, repeated)
+        desk.past.clear()
         if written.entries or written.operations:
             try:
-                await self._on_store(self._store.commit, written)
-            except Exception as error:
-                self._undo(batch, error)
-            else:
+                self._store.commit(written)
                 desk.ledger.changes.clear()
-        await self._answer_questions(batch)
-        desk.past.clear()
-        self._answer(batch)
+            except Exception as error:
+                self._undo(commands, questions, error)
+        self._answer(commands)
+        for ticket in questions:
+            self._look(ticket)
+        self._answer(questions)
 
-    def _decide(self, batch: list[Ticket], repeated: dict[tuple[str, str], Operation]) -> Batch:
+    def _decide(self, commands: list[Ticket], repeated: _Repeated) -> Batch:
         desk = self._desk
         ledger = desk.ledger
+        changes = ledger.changes
         written = Batch(desk.now)
+        entries = written.entries
         ledger.expire_due(desk.now)
-        for ticket in batch:
-            command = ticket.command
-            if not isinstance(command, Command):
-                continue
-            mark = ledger.mark()
-            self._note(written, _KEEPER, None)
+        entries.extend((change, _KEEPER, None) for change in changes)
+        for ticket in commands:
+            command: Command[Any] = ticket.command
+            mark = len(entries)
             try:
                 if command.op_id is None:
                     ticket.reply = command.decide(desk)
@@ -266,21 +217,12 @@ class Keeper:
             except Exception as error:
                 ledger.rollback(mark)
                 ticket.error = error
-                continue
-            self._note(written, command.owner, command.op_id)
-        self._note(written, _KEEPER, None)
+            else:
+                owner, op_id = command.owner, command.op_id
+                entries.extend([(change, owner, op_id) for change in changes[mark:]])
         return written
 
-    def _note(self, written: Batch, owner: str, op_id: str | None) -> None:
-        """Ascribe the changes that came since the last call."""
-        changes = self._desk.ledger.changes
-        entries = written.entries
-        for index in range(len(entries), len(changes)):
-            entries.append(Entry(changes[index], owner, op_id))
-
-    def _decide_once(
-        self, command: Command[Any], written: Batch, repeated: dict[tuple[str, str], Operation]
-    ) -> Any:
+    def _decide_once(self, command: Command[Any], written: Batch, repeated: _Repeated) -> Any:
         """The reply this op id had before, or a decision that is remembered under it."""
         assert command.op_id is not None
         key = command.owner, command.op_id
@@ -295,46 +237,42 @@ class Keeper:
         written.operations.append(repeated[key])
         return reply
 
-    async def _look_up(self, batch: list[Ticket]) -> dict[tuple[str, str], Operation]:
+    def _look_up(self, commands: list[Ticket]) -> _Repeated:
         """What the batch needs to know of the past: answered op ids, closed allocations."""
         live = self._desk.ledger.live
         op_ids: list[tuple[str, str]] = []
         numbers: list[int] = []
-        for ticket in batch:
-            command = ticket.command
-            if not isinstance(command, Command):
-                continue
+        for ticket in commands:
+            command: Command[Any] = ticket.command
             if command.op_id is not None:
                 op_ids.append((command.owner, command.op_id))
             if type(command) is MoveOne and command.id not in live:
                 number = command.id.rpartition("-")[2]
                 if number.isdecimal() and len(number) < 19:
                     numbers.append(int(number))
-        if not op_ids and not numbers:
+        if numbers:
+            self._desk.past.update({held.id: held for held in self._store.find(numbers)})
+        if not op_ids:
             return {}
-        found, past = await self._on_store(self._ask_past, op_ids, numbers)
-        self._desk.past = {held.id: held for held in past}
-        return {(operation.owner, operation.op_id): operation for operation in found}
+        return {(known.owner, known.op_id): known for known in self._store.operations(op_ids)}
 
-    def _ask_past(self, op_ids: list[tuple[str, str]], numbers: list[int]) -> Any:
-        return self._store.operations(op_ids), self._store.find(numbers)
-
-    async def _answer_questions(self, batch: list[Ticket]) -> None:
-        for ticket in batch:
-            command = ticket.command
-            if ticket.error is not None:
-                continue
-            try:
-                if isinstance(command, Read):
-                    ticket.reply = command.answer(self._desk)
-                elif isinstance(command, AskStore):
-                    ticket.reply = await self._on_store(command.call, self._store, self._desk.now)
-            except Exception as error:
-                ticket.error = error
+    def _look(self, ticket: Ticket) -> None:
+        """Answer a question from what is durable now; the batch it came with is settled."""
+        command = ticket.command
+        if ticket.error is not None:
+            return
+        try:
+            if isinstance(command, Read):
+                ticket.reply = command.answer(self._desk)
+            elif isinstance(command, AskStore):
+                ticket.reply = command.call(self._store, self._desk.now)
+        except Exception as error:
+            ticket.error = error
 
     # ---- failures
 
-    def _undo(self, batch: list[Ticket], error: Exception) -> None:
+    def _undo(self, commands: list[Ticket], questions: list[Ticket], error: Exception) -> None:
+        """Take back what could not be written. Questions are answered, if memory is sure."""
         self._desk.ledger.rollback()
         # Full or locked: nothing was written, and memory is as it was. Anything else is not known.
         self._doubt = type(error) is not StoreUnavailable
@@ -342,11 +280,10 @@ class Keeper:
             self._closed = error
         elif not isinstance(error, StoreError):
             error = OutcomeUnknown(f"{type(error).__name__}: {error}")
-        for ticket in batch:
-            if self._doubt or isinstance(ticket.command, Command):
-                ticket.reply, ticket.error = None, copy.copy(error)
+        for ticket in (*commands, *questions) if self._doubt else commands:
+            ticket.reply, ticket.error = None, copy.copy(error)
 
-    def _fail(self, batch: list[Ticket], error: Exception) -> None:
+    def _fail(self, batch: list[Ticket], error: StoreError) -> None:
         for ticket in batch:
             ticket.error = copy.copy(error)
         self._answer(batch)
@@ -356,17 +293,11 @@ class Keeper:
         self._load()
         self._doubt = False
 
-    async def _on_store(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await self._loop.run_in_executor(self._writer, call, *args)
-
     # ---- answers
 
     def _answer(self, batch: list[Ticket]) -> None:
-        by_port: dict[Port, list[Ticket]] = {}
+        deliver(batch)
         for ticket in batch:
-            ticket.done = True
+            # Read after `done` was set, as `abandon` sets the one and then reads the other.
             if ticket.abandoned:
                 self._give_back(ticket)
-            by_port.setdefault(ticket.port, []).append(ticket)
-        for port, tickets in by_port.items():
-            port.deliver(tickets)

@@ -6,7 +6,7 @@ Pure: the answer depends on the arguments alone. Rows are in name order, so ties
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
@@ -29,18 +29,21 @@ class Snapshot:
     def use(self, row: int) -> NodeUse:
         return self.ledger.nodes[self.ledger.names[row]]
 
-    def rows(self, asked: Request) -> Iterator[int]:
+    def rows(self, asked: Request) -> Sequence[int]:
         """The rows that `asked` may go to, whether or not it fits there."""
         names = self.ledger.names
+        candidates = range(len(names))
         if asked.node is not None:
             self.ledger.node(asked.node)  # it must be known
             row = bisect_left(names, asked.node)
             candidates = range(row, row + 1)
-        else:
-            candidates = range(len(names))
-        for row in candidates:
-            if names[row] not in asked.exclude and _has_labels(asked, self.use(row)):
-                yield row
+        if not asked.exclude and not asked.labels:
+            return candidates
+        return [
+            row
+            for row in candidates
+            if names[row] not in asked.exclude and _has_labels(asked, self.use(row))
+        ]
 
 
 def _has_labels(asked: Request, use: NodeUse) -> bool:
@@ -61,8 +64,9 @@ def _place_one(asked: Request, snapshot: Snapshot, strategy: Strategy) -> Placem
     fitting = _fitting(asked, snapshot, first=in_order and not asked.prefer)
     if not fitting:
         return None
-    wanted = [row for row in fitting if snapshot.ledger.names[row] in asked.prefer]
-    rows = wanted or list(fitting)
+    rows = list(fitting)
+    if asked.prefer:
+        rows = [row for row in rows if snapshot.ledger.names[row] in asked.prefer] or rows
     best = rows[0]
     if len(rows) > 1 and not in_order:
         scores = strategy(asked, snapshot, rows)
@@ -75,8 +79,9 @@ def _fitting(
 ) -> dict[int, tuple[DeviceHold, ...]]:
     """The rows with room, and the devices there; only the first of them where that will do."""
     found: dict[int, tuple[DeviceHold, ...]] = {}
+    names, nodes, foreign = snapshot.ledger.names, snapshot.ledger.nodes, snapshot.foreign
     for row in snapshot.rows(asked):
-        devices = snapshot.use(row).room(asked, snapshot.foreign)
+        devices = nodes[names[row]].room(asked, foreign)
         if devices is not None:
             found[row] = devices
             if first:
@@ -194,7 +199,7 @@ def _unknown_resource(asked: Request, ledger: Ledger) -> UnknownResource | None:
 
 
 def _explained(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int, bool, bool]:
-    rows = list(snapshot.rows(asked))
+    rows = snapshot.rows(asked)
     reasons = {
         snapshot.ledger.names[row]: _reasons(asked, snapshot, snapshot.use(row))
         for row in rows[:_TOLD]
@@ -224,7 +229,7 @@ def lacks(asked: Request, use: NodeUse, foreign: Mapping[str, int]) -> list[Lack
     """All that the node is short of: CPU, memory, storage, GPU, then others by name."""
     found = [
         Lack(name, max(0, use.total.get(name, 0) - use.held.get(name, 0)), amount)
-        for name, amount in asked.amounts.items()
+        for name, amount in asked.amounts.pairs
         if amount > use.total.get(name, 0) - use.held.get(name, 0)
     ]
     if asked.gpu is not None and pick_devices(asked.gpu, use.devices.values(), foreign) is None:

@@ -50,13 +50,14 @@ class Resources:
     Resources('cpu=3 gpu=0.5')
     """
 
-    __slots__ = ("_hash", "_parts")
+    __slots__ = ("_hash", "_parts", "pairs")
 
     def __init__(self, parts: Mapping[str, int] | None = None) -> None:
         parts = parts or {}
         if any(amount < 0 for amount in parts.values()):
             raise ValueError(f"amounts cannot be negative: {dict(parts)}")
         self._parts = {name: parts[name] for name in sorted(parts) if parts[name]}
+        self.pairs = tuple(self._parts.items())  # names in order, and positive parts
         self._hash: int | None = None
 
     @classmethod
@@ -111,7 +112,7 @@ class Resources:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash(tuple(self._parts.items()))
+            self._hash = hash(self.pairs)
         return self._hash
 
     def __add__(self, other: Resources) -> Resources:
@@ -123,7 +124,7 @@ class Resources:
         return Resources({name: self[name] - other[name] for name in self})
 
     def fits_in(self, free: Resources) -> bool:
-        return all(amount <= free[name] for name, amount in self._parts.items())
+        return all(amount <= free[name] for name, amount in self.pairs)
 
     def shortfall(self, free: Resources) -> Resources:
         """What `free` lacks to hold this; empty when it fits."""
@@ -136,12 +137,9 @@ class Resources:
         """The amounts as they are kept: a fresh mapping of names to positive integers."""
         return dict(self._parts)
 
-    def items(self) -> Iterator[tuple[str, int]]:
-        return iter(self._parts.items())
-
     def to_dict(self) -> dict[str, int | float | str]:
         """The amounts as people write them; `Resources.of` reads them back."""
-        return {name: _plain(name, amount) for name, amount in self._parts.items()}
+        return {name: _plain(name, amount) for name, amount in self.pairs}
 
     def __str__(self) -> str:
         return " ".join(f"{name}={amount_text(name, self[name])}" for name in self) or NOTHING

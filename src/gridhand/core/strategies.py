@@ -32,10 +32,10 @@ def best_fit(asked: Request, snapshot: Snapshot, rows: Sequence[int]) -> Sequenc
 
 def _tightness(asked: Request, snapshot: Snapshot, row: int) -> float:
     use = snapshot.use(row)
-    left = sum(
-        (use.total[name] - use.held.get(name, 0) - amount) / use.total[name]
-        for name, amount in asked.amounts.items()
-    )
+    total, held = use.total, use.held
+    left = 0.0
+    for name, amount in asked.amounts.pairs:
+        left += (total[name] - held.get(name, 0) - amount) / total[name]
     return -left - (len(asked.amounts) + 1 if use.devices and asked.gpu is None else 0)
 
 

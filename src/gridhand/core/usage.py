@@ -49,7 +49,7 @@ class NodeUse:
 
     def add(self, allocation: Allocation) -> None:
         held = self.held
-        for name, amount in allocation.amounts.items():
+        for name, amount in allocation.amounts.pairs:
             held[name] = held.get(name, 0) + amount
         for hold in allocation.devices:
             self.devices[hold.device].add(hold)
@@ -57,7 +57,7 @@ class NodeUse:
 
     def remove(self, allocation: Allocation) -> None:
         held = self.held
-        for name, amount in allocation.amounts.items():
+        for name, amount in allocation.amounts.pairs:
             left = held[name] - amount
             if left:
                 held[name] = left
@@ -71,7 +71,7 @@ class NodeUse:
 
     def amounts_fit(self, amounts: Resources) -> bool:
         total, held = self.total, self.held
-        for name, amount in amounts.items():
+        for name, amount in amounts.pairs:
             if amount > total.get(name, 0) - held.get(name, 0):
                 return False
         return True

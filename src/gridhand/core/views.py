@@ -104,7 +104,7 @@ def cluster_status(ledger: Ledger, foreign: Mapping[str, int]) -> Status:
 def _sum(vectors: Any) -> Resources:
     parts: dict[str, int] = {}
     for vector in vectors:
-        for name, amount in vector.items():
+        for name, amount in vector.pairs:
             parts[name] = parts.get(name, 0) + amount
     return Resources(parts)
 

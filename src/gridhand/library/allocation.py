@@ -18,8 +18,7 @@ class _Facts:
 
     __slots__ = ("_record",)
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    _record: Record
 
     @property
     def id(self) -> str:
@@ -85,7 +84,7 @@ class Allocation(_Facts):
     __slots__ = ("_grid",)
 
     def __init__(self, record: Record, grid: Grid) -> None:
-        super().__init__(record)
+        self._record = record
         self._grid = grid
 
     def confirm(self, ttl: float | None = None) -> Self:
@@ -121,7 +120,7 @@ class AsyncAllocation(_Facts):
     __slots__ = ("_grid",)
 
     def __init__(self, record: Record, grid: AsyncGrid) -> None:
-        super().__init__(record)
+        self._record = record
         self._grid = grid
 
     async def confirm(self, ttl: float | None = None) -> Self:

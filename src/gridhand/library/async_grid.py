@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -31,9 +30,7 @@ class AsyncGrid:
     def __init__(self, *, backend: Backend, owner: str | None = None) -> None:
         self._backend = backend
         self._calls = Calls(backend, read_owner(owner))
-        self._ports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Port] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._port: tuple[asyncio.AbstractEventLoop, Port] | None = None
 
     @classmethod
     def in_memory(cls, *, strategy: OwnStrategy = "best_fit", owner: str | None = None) -> Self:
@@ -235,12 +232,12 @@ class AsyncGrid:
 
     # ---- inside
 
-    async def _ask(self, call: Call[Reply]) -> Reply:
+    def _ask(self, call: Call[Reply]) -> asyncio.Future[Reply]:
         loop = asyncio.get_running_loop()
-        port = self._ports.get(loop)
-        if port is None:
-            port = self._ports[loop] = self._backend.port(loop)
-        return await port.call(call)
+        known = self._port
+        if known is None or known[0] is not loop:  # another loop gets a port of its own
+            known = self._port = loop, self._backend.port(loop)
+        return known[1].call(call)
 
     def _held(self, made: list[Record]) -> AsyncAllocation:
         return AsyncAllocation(made[0], self)

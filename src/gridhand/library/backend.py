@@ -40,7 +40,7 @@ class Tracker(Protocol):
 class Port(Protocol):
     """Awaits answers in one event loop."""
 
-    async def call(self, call: Call[Reply]) -> Reply: ...
+    def call(self, call: Call[Reply]) -> asyncio.Future[Reply]: ...
 
 
 class Backend(Protocol):

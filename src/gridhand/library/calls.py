@@ -20,6 +20,7 @@ Holding = Call[list[Allocation]]
 DEFAULT_RESERVATION_S = 60.0
 MOST_IN_A_GROUP = 1000
 MOST_NODES = 100_000
+_REMEMBERED = 1000
 
 
 class Calls:
@@ -28,17 +29,18 @@ class Calls:
     def __init__(self, backend: Backend, owner: str) -> None:
         self.backend = backend
         self.owner = owner
+        self._requests: dict[Any, Request] = {}
 
     def allocate(
         self, resources: Any, holder: str | None, ttl: float | None, op_id: str | None, named: Any
     ) -> Holding:
-        request = Request.of(resources, **named)
+        request = self._request(resources, named)
         return self._hold((request,), State.ACTIVE, holder, read_ttl(ttl), op_id)
 
     def reserve(
         self, resources: Any, holder: str | None, ttl: float, op_id: str | None, named: Any
     ) -> Holding:
-        request = Request.of(resources, **named)
+        request = self._request(resources, named)
         ttl_ms = read_ttl(ttl)
         if ttl_ms is None:
             raise InvalidInput("ttl", ttl, "the seconds within which it will be confirmed")
@@ -51,6 +53,24 @@ class Calls:
             raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
         asked = tuple(Request.of(one) for one in requests)
         return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id)
+
+    def _request(self, resources: Any, named: dict[str, Any]) -> Request:
+        """The request, read once for all calls that spell it alike: reading costs more than asking.
+
+        The types belong to the key, since True == 1 but is not an amount.
+        """
+        if resources is not None:
+            return Request.of(resources, **named)
+        key = tuple([(name, value, type(value)) for name, value in named.items()])
+        try:
+            return self._requests[key]
+        except (KeyError, TypeError) as missing:
+            request = Request.of(**named)
+            if isinstance(missing, KeyError):
+                if len(self._requests) >= _REMEMBERED:
+                    self._requests.clear()
+                self._requests[key] = request
+            return request
 
     def _hold(
         self,

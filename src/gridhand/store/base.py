@@ -14,12 +14,8 @@ from gridhand.core.nodes import Node
 SCHEMA_VERSION = 1
 
 
-class Entry(NamedTuple):
-    """A change, and who asked for it. The keeper's own doing has no owner."""
-
-    change: Change
-    owner: str
-    op_id: str | None
+# A change, the owner who asked for it, and the op id. The keeper's own doing has no owner.
+Entry = tuple[Change, str, str | None]
 
 
 class Operation(NamedTuple):

@@ -14,7 +14,7 @@ from gridhand.core.allocations import Allocation, Lifetime, State
 from gridhand.core.gpus import DeviceHold, Gpu, GpuHealth
 from gridhand.core.nodes import Health, Node
 from gridhand.core.resources import Resources
-from gridhand.core.views import allocation_row, device_row, node_row
+from gridhand.core.views import device_row, node_row
 
 _compact = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
@@ -102,6 +102,17 @@ def _allocation(
     )  # fmt: skip
 
 
+def allocation_columns(held: Allocation) -> tuple[Any, ...]:
+    """The row of the table, in the order of its columns."""
+    live_node = held.node if held.live else None
+    return (
+        held.number, held.epoch, held.owner, held.holder, held.node, live_node,
+        amounts_json(held.amounts), devices_json(held.devices), held.state._value_,
+        held.lifetime._value_, held.deadline, held.ttl_ms, held.group, held.asked, held.quality,
+        held.made_at,
+    )  # fmt: skip
+
+
 def node_json(node: Node | None) -> str | None:
     return None if node is None else _compact(node_row(node))
 
@@ -117,13 +128,7 @@ def allocation_json(held: Allocation) -> str:
         f'{{"id":"{held.id}","number":{held.number},"epoch":{held.epoch},'
         f'"owner":{quoted(held.owner)},"holder":{quoted(held.holder)},"node":{quoted(held.node)},'
         f'"amounts":{amounts_json(held.amounts)},"devices":{devices_json(held.devices)},'
-        f'"state":"{held.state}","lifetime":"{held.lifetime}","deadline":{deadline},"ttl":{ttl},'
+        f'"state":"{held.state._value_}","lifetime":"{held.lifetime._value_}",'
+        f'"deadline":{deadline},"ttl":{ttl},'
         f'"group":{group},"asked":{asked},"quality":{quality},"made_at":{held.made_at}}}'
     )
-
-
-__all__ = [
-    "allocation_from_columns", "allocation_from_row", "allocation_json", "allocation_row",
-    "amounts_json", "devices_json", "node_columns", "node_from_columns", "node_from_row",
-    "node_json",
-]  # fmt: skip

@@ -13,11 +13,9 @@ from typing import Any
 
 from sqlalchemy import (
     Connection,
-    and_,
     bindparam,
     delete,
     insert,
-    null,
     select,
     tuple_,
     update,
@@ -26,24 +24,20 @@ from sqlalchemy.sql.expression import UpdateBase
 
 from gridhand.core.allocations import Allocation
 from gridhand.core.errors import StoreError, StoreFenced
-from gridhand.core.nodes import Node
 from gridhand.store import rows, schema
 from gridhand.store.base import Batch, Contents, Event, Operation
 
 _CHUNK = 500  # names in one IN (…)
 
 _allocations, _events, _nodes = schema.allocations, schema.events, schema.nodes
-_this_live = and_(
-    _allocations.c.number == bindparam("which"), _allocations.c.live_node.is_not(None)
-)
+_live = _allocations.c.live_node.is_not(None)
 
 STATEMENTS: dict[str, UpdateBase] = {
     "fence": update(schema.meta)
     .where(schema.meta.c.epoch == bindparam("mine"))
     .values(high_water_ms=bindparam("high"), next_number=bindparam("following")),
-    "close": update(_allocations).where(_this_live).values(state=bindparam("to"), live_node=null()),
     "change": update(_allocations)
-    .where(_this_live)
+    .where(_live, _allocations.c.number == bindparam("which"))
     .values(
         state=bindparam("to"),
         lifetime=bindparam("life"),
@@ -76,6 +70,14 @@ class SqlStore(ABC):
     def _run(self, name: str, many: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement once for each tuple of parameters; say how many rows it touched."""
 
+    @abstractmethod
+    def _insert(self, name: str, many: Sequence[tuple[Any, ...]]) -> None:
+        """Run an INSERT for all of these rows."""
+
+    @abstractmethod
+    def _close(self, state: str, numbers: list[int]) -> int:
+        """End the live allocations with these numbers; say how many there were."""
+
     # ---- writing
 
     def commit(self, batch: Batch) -> None:
@@ -85,11 +87,12 @@ class SqlStore(ABC):
         with self._transaction():
             self._hold_epoch(max(batch.at, self._high_water_ms), final.next_number)
             self._write(final)
-            self._run("event", events)
+            self._insert("event", events)
             if batch.operations:
-                self._run("operation", [
-                    (op.owner, op.op_id, batch.at, op.body, op.reply) for op in batch.operations
-                ])  # fmt: skip
+                self._insert(
+                    "operation",
+                    [(op.owner, op.op_id, batch.at, op.body, op.reply) for op in batch.operations],
+                )
         self._high_water_ms = max(batch.at, self._high_water_ms)
         self._next_event = first_event + len(events)
         self._next_number = max(self._next_number, final.next_number)
@@ -101,18 +104,16 @@ class SqlStore(ABC):
 
     def _write(self, final: _FinalRows) -> None:
         # Ends come first: what they free (a holder's name, a node) may be taken in the same batch.
-        self._expect("close", final.closed)
+        for state, numbers in final.closed.items():
+            _expect(len(numbers), self._close(state, numbers))
         if final.dropped_nodes:
             self._run("drop_node", final.dropped_nodes)
         if final.nodes:
             self._replace_nodes(final.nodes)
-        self._expect("change", final.changed)
+        if final.changed:
+            _expect(len(final.changed), self._run("change", final.changed))
         if final.inserted:
-            self._run("insert", final.inserted)
-
-    def _expect(self, name: str, many: list[tuple[Any, ...]]) -> None:
-        if many and self._run(name, many) != len(many):
-            raise StoreError(f"{name}: the store does not have the rows that memory has")
+            self._insert("insert", final.inserted)
 
     def _replace_nodes(self, many: list[tuple[Any, ...]]) -> None:
         known = self._existing_nodes([row[0] for row in many])
@@ -123,7 +124,7 @@ class SqlStore(ABC):
                 self._connection.execute(
                     update(_nodes).where(_nodes.c.name == row[0]).values(values)
                 )
-        self._run("insert_node", [row for row in many if row[0] not in known])
+        self._insert("insert_node", [row for row in many if row[0] not in known])
 
     def _existing_nodes(self, names: list[str]) -> set[str]:
         found: set[str] = set()
@@ -230,6 +231,14 @@ class SqlStore(ABC):
         return 0 if newest is None or oldest is None else newest - oldest + 1
 
 
+def _expect(rows: int, touched: int) -> None:
+    if touched != rows:
+        raise StoreError(
+            f"the store changed {touched} of {rows} rows that memory has",
+            hint="Something else wrote to it. It is read again before the next change.",
+        )
+
+
 def _kind(kind: str) -> str:
     return kind.partition(".")[0]
 
@@ -248,7 +257,7 @@ class _FinalRows:
     """Each row that a batch touches, as the batch leaves it: one write per row."""
 
     def __init__(self) -> None:
-        self.closed: list[tuple[Any, ...]] = []
+        self.closed: dict[str, list[int]] = {}
         self.changed: list[tuple[Any, ...]] = []
         self.inserted: list[tuple[Any, ...]] = []
         self.nodes: list[tuple[Any, ...]] = []
@@ -257,56 +266,42 @@ class _FinalRows:
 
 
 def _final_rows(batch: Batch) -> _FinalRows:
-    first: dict[str, Any] = {}
-    last: dict[str, Any] = {}
-    node_last: dict[str, Node | None] = {}
-    for change, _, _ in batch.entries:
-        _, subject, before, after, _ = change
-        if type(after) is Allocation:
-            first.setdefault(subject, before)
-            last[subject] = after
-        else:
-            node_last[subject] = after
     final = _FinalRows()
-    for subject, held in last.items():
-        if first[subject] is None:
-            final.inserted.append(_allocation_tuple(held))
-            final.next_number = max(final.next_number, held.number + 1)
-        elif held.live:
-            final.changed.append(
-                (held.state, held.lifetime, held.deadline, held.ttl_ms, held.number)
-            )
+    last: dict[str, Any] = {}
+    new: set[str] = set()
+    for (_, subject, before, after, _), _, _ in batch.entries:
+        last[subject] = after
+        if before is None:
+            new.add(subject)
+    for subject, after in last.items():
+        if type(after) is Allocation:
+            _add_allocation(final, after, subject in new)
+        elif after is None:
+            final.dropped_nodes.append((subject,))
         else:
-            final.closed.append((held.state, held.number))
-    for name, node in node_last.items():
-        if node is None:
-            final.dropped_nodes.append((name,))
-        else:
-            final.nodes.append(tuple(rows.node_columns(node)[column.name] for column in _nodes.c))
+            columns = rows.node_columns(after)
+            final.nodes.append(tuple(columns[column.name] for column in _nodes.c))
     return final
 
 
-def _allocation_tuple(held: Allocation) -> tuple[Any, ...]:
-    return (
-        held.number, held.epoch, held.owner, held.holder, held.node,
-        held.node if held.live else None,
-        rows.amounts_json(held.amounts), rows.devices_json(held.devices), held.state,
-        held.lifetime, held.deadline, held.ttl_ms, held.group, held.asked, held.quality,
-        held.made_at,
-    )  # fmt: skip
+def _add_allocation(final: _FinalRows, held: Allocation, new: bool) -> None:
+    if new:
+        final.inserted.append(rows.allocation_columns(held))
+        final.next_number = max(final.next_number, held.number + 1)
+    elif held.live:
+        state, lifetime = held.state._value_, held.lifetime._value_
+        final.changed.append((state, lifetime, held.deadline, held.ttl_ms, held.number))
+    else:
+        final.closed.setdefault(held.state._value_, []).append(held.number)
 
 
-def _event_rows(batch: Batch, number: int) -> list[tuple[Any, ...]]:
+def _event_rows(batch: Batch, first: int) -> list[tuple[Any, ...]]:
     at = batch.at
-    return [
-        (
-            number + index, at, change.kind, change.subject, owner, op_id, change.why,
-            rows.allocation_json(change.after)
-            if type(change.after) is Allocation
-            else rows.node_json(change.after),
-        )
-        for index, (change, owner, op_id) in enumerate(batch.entries)
-    ]  # fmt: skip
+    found = []
+    for number, ((kind, subject, _, after, why), owner, op_id) in enumerate(batch.entries, first):
+        row = rows.allocation_json(after) if type(after) is Allocation else rows.node_json(after)
+        found.append((number, at, kind, subject, owner, op_id, why, row))
+    return found
 
 
 def _chunks(items: list[Any]) -> Iterable[list[Any]]:

@@ -12,8 +12,9 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import create_engine, event, func, insert, inspect, select, update
 from sqlalchemy.engine import Engine
@@ -25,7 +26,11 @@ from gridhand.store import schema
 from gridhand.store.base import SCHEMA_VERSION, Opening, OutcomeUnknown
 from gridhand.store.sql import STATEMENTS, SqlStore
 
+_Item = TypeVar("_Item")
+
 DEFAULT_TIMEOUT_S = 5.0
+# Rows to a statement: many at once are cheaper, and let go of the interpreter once for all.
+_SIZES = (32, 8, 1)
 _NO_OUTCOME = ("disk I/O error",)
 _BROKEN = ("file is not a database", "database disk image is malformed")
 
@@ -89,6 +94,12 @@ class SqliteStore(SqlStore):
         self._compiled = {
             name: str(statement.compile(dialect=self._engine.dialect))
             for name, statement in STATEMENTS.items()
+        }
+        self._compiled_many = {
+            (name, size): _for_many(text, size)
+            for name, text in self._compiled.items()
+            for size in _SIZES
+            if " VALUES " in text
         }
 
     def _raw_connection(self) -> sqlite3.Connection:
@@ -181,6 +192,38 @@ class SqliteStore(SqlStore):
         if len(many) == 1:
             return self._raw.execute(self._compiled[name], many[0]).rowcount
         return self._raw.executemany(self._compiled[name], many).rowcount
+
+    def _insert(self, name: str, many: Sequence[tuple[Any, ...]]) -> None:
+        for some in _in_sizes(many):
+            statement = self._compiled_many[name, len(some)]
+            self._raw.execute(statement, tuple(chain.from_iterable(some)))
+
+    def _close(self, state: str, numbers: list[int]) -> int:
+        closed = 0
+        for some in _in_sizes(numbers):
+            closed += self._raw.execute(_CLOSE[len(some)], (state, *some)).rowcount
+        return closed
+
+
+def _for_many(insert_one: str, size: int) -> str:
+    head, _, row = insert_one.partition(" VALUES ")
+    return f"{head} VALUES {', '.join([row] * size)}"
+
+
+def _in_sizes(many: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """The items in order, in pieces of the sizes there are statements for."""
+    start = 0
+    for size in _SIZES:
+        while len(many) - start >= size:
+            yield many[start : start + size]
+            start += size
+
+
+_CLOSE = {
+    size: "UPDATE allocations SET state = ?, live_node = NULL"
+    f" WHERE live_node IS NOT NULL AND number IN ({', '.join('?' * size)})"
+    for size in _SIZES
+}
 
 
 def _set_pragmas(connection: sqlite3.Connection, _: object) -> None:
