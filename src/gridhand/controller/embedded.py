@@ -35,6 +35,7 @@ from gridhand.core.requests import Request
 from gridhand.core.strategies import strategy_named
 from gridhand.core.views import NodeStatus, Status, cluster_status, dump, node_status
 from gridhand.store.base import Event
+from gridhand.store.ownership import Taking
 from gridhand.store.urls import memory_store, store_at
 
 
@@ -51,8 +52,11 @@ class Embedded:
         return cls(Keeper(memory_store(), strategy=strategy_named(strategy)))
 
     @classmethod
-    def at(cls, url: str, strategy: Any) -> Embedded:
-        return cls(Keeper(store_at(url), strategy=strategy_named(strategy)))
+    def at(
+        cls, url: str, strategy: Any, *, wait_s: float, take_over: bool, must_exist: bool
+    ) -> Embedded:
+        taking = Taking(wait_s=wait_s, take_over=take_over, must_exist=must_exist)
+        return cls(Keeper(store_at(url, taking), strategy=strategy_named(strategy)))
 
     def close(self) -> None:
         if os.getpid() == self._pid:

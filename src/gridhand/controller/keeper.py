@@ -15,6 +15,7 @@ import copy
 import hashlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from gridhand.core.errors import (
     GridClosed,
     GridError,
     OperationReused,
+    StoreDamaged,
     StoreError,
     StoreFenced,
     StoreUnavailable,
@@ -36,6 +38,7 @@ from gridhand.store.base import Batch, Operation, OutcomeUnknown, Store
 
 MOST_IN_A_BATCH = 2000
 _RETRY_S = 0.5
+_RECOVERY_S = 3.0  # a database that restarts is back by then
 _KEEPER = ""  # the owner of what nobody asked for, such as an expiry
 _Repeated = dict[tuple[str, str], Operation]
 
@@ -189,7 +192,7 @@ class Keeper:
         desk.past.clear()
         if written.entries or written.operations:
             try:
-                self._store.commit(written)
+                self._write(written)
                 desk.ledger.changes.clear()
             except Exception as error:
                 self._undo(commands, questions, error)
@@ -197,6 +200,25 @@ class Keeper:
         for ticket in questions:
             self._look(ticket)
         self._answer(questions)
+
+    def _write(self, written: Batch) -> None:
+        """Have it written. If the outcome is unknown, look it up before anybody is answered."""
+        try:
+            self._store.commit(written)
+        except OutcomeUnknown as lost:
+            if not self._recovered(lost):
+                raise StoreUnavailable(str(lost.__cause__ or lost)) from lost
+
+    def _recovered(self, lost: OutcomeUnknown) -> bool:
+        """Whether the batch turned out to be in the store. If that cannot be told, `lost`."""
+        give_up = time.monotonic() + _RECOVERY_S
+        while True:
+            try:
+                return self._store.recover()
+            except StoreUnavailable:
+                if time.monotonic() > give_up:
+                    raise lost from None
+                time.sleep(_RETRY_S / 5)
 
     def _decide(self, commands: list[Ticket], repeated: _Repeated) -> Batch:
         desk = self._desk
@@ -274,8 +296,8 @@ class Keeper:
     def _undo(self, commands: list[Ticket], questions: list[Ticket], error: Exception) -> None:
         """Take back what could not be written. Questions are answered, if memory is sure."""
         self._desk.ledger.rollback()
-        # Full or locked: nothing was written, and memory is as it was. Anything else is not known.
-        self._doubt = type(error) is not StoreUnavailable
+        # Full, locked or damaged: nothing was written, memory is as it was. Else it is not known.
+        self._doubt = type(error) not in (StoreUnavailable, StoreDamaged)
         if isinstance(error, StoreFenced):
             self._closed = error
         elif not isinstance(error, StoreError):

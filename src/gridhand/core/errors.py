@@ -22,7 +22,8 @@
         ├── StoreUnavailable    not written; the same call may work later
         ├── StoreOwned          another process has it
         ├── StoreFenced         another process took it over
-        └── StoreInvalid        not ours, newer than this version, or damaged
+        ├── StoreInvalid        not ours, or newer than this version
+        └── StoreDamaged        part of it cannot be read; nothing more is written to it
 
 `code` is what programs compare: it never changes.
 """
@@ -43,7 +44,11 @@ _SHORT.maxlong = 40
 
 def shown(value: object) -> str:
     """The value as it may appear in a message: short, on one line, whatever was given."""
-    return _SHORT.repr(value)
+    try:
+        text = " ".join(_SHORT.repr(value).split())
+    except Exception:  # an integer too long to print, a repr that fails
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 class GridError(Exception):
@@ -288,6 +293,18 @@ class StoreFenced(StoreError):
 
 
 class StoreInvalid(StoreError):
-    """The store is not one of ours, is of another version, or is damaged."""
+    """The store is not one of ours, is of another version, or is not there."""
 
     code = "store_invalid"
+
+
+class StoreDamaged(StoreError):
+    """What can still be read is shown; nothing is written, so that nothing gets worse."""
+
+    code = "store_damaged"
+
+    def __init__(self, url: str, damage: str) -> None:
+        super().__init__(
+            f"{url} is damaged: {damage}",
+            hint="It is open for reading only. Restore a backup, or copy what can be read.",
+        )

@@ -14,7 +14,7 @@ from typing import Any
 
 from gridhand.core.errors import InvalidInput, InvalidRequest
 from gridhand.core.names import check_label
-from gridhand.core.resources import UNIT, Resources, amount_text, read_amount
+from gridhand.core.resources import MOST, UNIT, Resources, amount_text, read_amount
 
 Capability = tuple[int, ...]
 
@@ -44,7 +44,7 @@ class Gpu:
     def read(cls, given: Gpu | Mapping[str, Any], *, node: str, index: int) -> Gpu:
         """A device as people describe it: `{"model": "A100", "memory": "40GB", …}`."""
         if isinstance(given, Gpu):
-            return given
+            return given._checked()
         if not isinstance(given, Mapping):
             raise InvalidInput(
                 "gpus", given, "mappings such as {'model': 'A100', 'memory': '40GB'}"
@@ -60,6 +60,21 @@ class Gpu:
             capability=read_capability(given.get("capability")),
             health=_health(given.get("health", GpuHealth.OK)),
         )
+
+    def _checked(self) -> Gpu:
+        """The same, if it could have been read."""
+        check_label(self.id, "gpu id")
+        _model(self.model)
+        if type(self.memory_bytes) is not int or not 0 <= self.memory_bytes <= MOST:
+            raise InvalidInput("gpu memory", self.memory_bytes, "a number of bytes")
+        if type(self.index) is not int or self.index < 0:
+            raise InvalidInput("gpu index", self.index, "a number from 0")
+        capability = self.capability
+        if capability is not None:
+            text = ".".join(map(str, capability)) if isinstance(capability, tuple) else capability
+            if read_capability(text) != capability:
+                raise InvalidInput("gpu_capability", capability, "a tuple such as (8, 6)")
+        return replace(self, health=_health(self.health))
 
 
 _FIELDS = {"id", "uuid", "model", "memory", "capability", "health"}
@@ -83,8 +98,10 @@ def read_capability(value: object) -> Capability | None:
     text = str(value) if type(value) in (str, int, float) else ""
     if not _CAPABILITY.fullmatch(text):
         raise InvalidInput("gpu_capability", value, 'a version such as "8.6"')
-    numbers = tuple(int(part) for part in text.split("."))
-    return numbers if len(numbers) > 1 else (*numbers, 0)
+    numbers = [int(part) for part in text.split(".")]
+    if len(numbers) == 3 and numbers[2] == 0:
+        del numbers[2]
+    return tuple(numbers) if len(numbers) > 1 else (numbers[0], 0)
 
 
 def _model(value: object) -> str:

@@ -79,7 +79,7 @@ class Ledger:
     def node(self, name: str) -> NodeUse:
         found = self.nodes.get(name)
         if found is None:
-            raise UnknownNode(name, nearest_name(name, self.names))
+            raise UnknownNode(name, nearest_name(name, self.names, cutoff=0.5))
         return found
 
     def register(self, node: Node) -> Node:
@@ -130,7 +130,8 @@ class Ledger:
 
     def _lose_all(self, name: str, *, now: int, why: str) -> None:
         for id in list(self.node(name).allocations):
-            self.move(id, Move.LOSE, now=now, why=why)
+            if id in self.live:  # not gone yet with another of its group
+                self.move(id, Move.LOSE, now=now, why=why)
 
     # ---- allocations
 
@@ -185,7 +186,7 @@ class Ledger:
         self.next_number = number + 1
         ttl_ms = terms.ttl_ms
         allocation = Allocation(
-            id, number, self.epoch, terms.owner, holder or id, node, asked.amounts, devices,
+            id, number, self.epoch, terms.owner, holder or f"#{id}", node, asked.amounts, devices,
             terms.state, terms.lifetime, None if ttl_ms is None else now + ttl_ms, ttl_ms, group,
             None if holder is None else _asked(asked, terms), asked.quality, now,
         )  # fmt: skip
@@ -326,7 +327,10 @@ def _asked(asked: Request, terms: Terms) -> str:
 
 
 def _holders(holder: str, count: int) -> list[str]:
-    """The members of a group hold under numbered names, since a name holds one thing."""
+    """The members of a group hold under numbered names, since a name holds one thing.
+
+    No name that a caller gives has a `#`: neither these nor those made up for nobody can clash.
+    """
     return [holder] if count == 1 else [f"{holder}#{index}" for index in range(count)]
 
 

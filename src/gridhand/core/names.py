@@ -10,7 +10,7 @@ import re
 from gridhand.core.errors import InvalidName
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,199}", re.ASCII)
-_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:/+=#-]{0,199}", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:/+=-]{0,199}", re.ASCII)
 
 
 def check_node_name(value: object, field: str = "node") -> str:
@@ -24,4 +24,4 @@ def check_label(value: object, field: str) -> str:
     """The name of an owner, a holder, a label or an operation, or `InvalidName`."""
     if isinstance(value, str) and _LABEL.fullmatch(value):
         return value
-    raise InvalidName(field, value, "at most 200 letters, digits or any of _ . @ : / + = # -")
+    raise InvalidName(field, value, "at most 200 letters, digits or any of _ . @ : / + = -")

@@ -91,6 +91,8 @@ def _devices(
         raise InvalidInput("gpus", f"{len(gpus)} devices", f"at most {MOST_DEVICES}")
     if count and count != UNIT * len(gpus):
         raise InvalidRequest("gpu", amount_text("gpu", count), f"{len(gpus)}, as gpus lists")
+    if has["gpu_memory"]:
+        raise InvalidRequest("gpu_memory", "with gpus", "the memory of each device in gpus")
     devices = tuple(Gpu.read(gpu, node=name, index=index) for index, gpu in enumerate(gpus))
     if len({gpu.id for gpu in devices}) < len(devices):
         raise InvalidInput("gpus", [gpu.id for gpu in devices], "each device id once")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
@@ -101,7 +102,8 @@ class Lack(NamedTuple):
         """In the words of the seed, with as many decimals as it takes to tell the two apart."""
         unit, scale = (" GB", 10**9) if self.resource in BYTES else ("", UNIT)
         for decimals in range(2, 10):
-            has, needs = (f"{n / scale:.{decimals}f}" for n in (self.available, self.required))
+            has = _fixed(self.available, scale, decimals)
+            needs = _fixed(self.required, scale, decimals)
             if has != needs:
                 break
         title = _TITLES.get(self.resource, self.resource) + (f" ({self.kind})" if self.kind else "")
@@ -110,6 +112,13 @@ class Lack(NamedTuple):
             f"Insufficient {title}: worker has {has}{unit} available{one}, "
             f"task requires {needs}{unit}"
         )
+
+
+def _fixed(amount: int, scale: int, decimals: int) -> str:
+    """The quotient to so many decimals, worked out in integers."""
+    units = 10**decimals
+    rounded = (2 * amount * units + scale) // (2 * scale)
+    return f"{rounded // units}.{rounded % units:0{decimals}}"
 
 
 _TITLES = {
@@ -240,32 +249,40 @@ def lacks(asked: Request, use: NodeUse, foreign: Mapping[str, int]) -> list[Lack
 def _device_lack(asked: GpuAsk, devices: list[DeviceUse], foreign: Mapping[str, int]) -> Lack:
     """The first of number, share and memory that the devices of the kind asked for are short of."""
     suited = [use for use in devices if asked.suits(use.gpu) and use.gpu.health is GpuHealth.OK]
-    required = asked.resources()["gpu"]
-    if asked.exclusive or len(suited) < asked.devices:
-        whole = sum(
-            use.admits(asked.hold_on(use.gpu), foreign.get(use.gpu.id, 0)) for use in suited
-        )
-        count = whole if asked.exclusive else len(suited)
-        return Lack("gpu", count * UNIT, required, asked.kind())
-    shares = max(use.free_share() for use in suited)
-    if shares < asked.share:
-        return Lack("gpu", shares, required, asked.kind())
-    free = sorted((use.free_memory(foreign.get(use.gpu.id, 0)) for use in suited), reverse=True)
-    needed = min(asked.hold_on(use.gpu).memory_bytes for use in suited)
-    return Lack("gpu_memory", free[asked.devices - 1], needed, asked.kind())
+    required, kind = asked.resources()["gpu"], asked.kind()
+    if asked.exclusive:
+        whole = [
+            use for use in suited if use.admits(asked.hold_on(use.gpu), foreign.get(use.gpu.id, 0))
+        ]
+        return Lack("gpu", len(whole) * UNIT, required, kind)
+    roomy = [use for use in suited if not use.exclusive and use.free_share() >= asked.share]
+    if len(roomy) < asked.devices:
+        share = max((use.free_share() for use in suited), default=0) if asked.share else 0
+        return Lack("gpu", share or len(roomy) * UNIT, required, kind)
+    # Of each device, what it has and what it would need; those that lack least come first.
+    memory = sorted(
+        (needed - free, free, needed)
+        for use in roomy
+        for free in [use.free_memory(foreign.get(use.gpu.id, 0))]
+        for needed in [asked.hold_on(use.gpu).memory_bytes]
+    )
+    _, free, needed = memory[asked.devices - 1]
+    return Lack("gpu_memory", free, needed, kind)
 
 
 def _strangers(asked: Request, snapshot: Snapshot, use: NodeUse) -> list[str]:
     if asked.gpu is None:
         return []
     return [
-        f"processes that are not ours use {snapshot.foreign[id] / 1e9:.2f} GB of device {id}"
+        f"processes that are not ours use {_fixed(snapshot.foreign[id], 10**9, 2)} GB of device {id}"
         for id in use.devices
         if snapshot.foreign.get(id)
     ]
 
 
 def _could_hold(asked: Request, use: NodeUse) -> bool:
-    empty = NodeUse(use.node)
+    """Whether the node would hold it if it were empty and all its devices were well."""
+    well = tuple(replace(gpu, health=GpuHealth.OK) for gpu in use.node.gpus)
+    empty = NodeUse(replace(use.node, gpus=well))
     empty.open = True
     return empty.room(asked, {}) is not None

@@ -27,6 +27,8 @@ def factors(level: str, overrides: Mapping[str, Any] | None = None) -> Factors:
         raise InvalidInput(
             "quality", level, f"one of {', '.join(reversed(list(LEVELS)))} or {AUTO}"
         )
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise InvalidInput("quality override", overrides, "a mapping such as {'cpu': 3}")
     found = dict(LEVELS[level])
     for name, value in (overrides or {}).items():
         if name not in found:

@@ -38,6 +38,7 @@ class Request:
     def of(
         cls,
         resources: Request | Resources | Mapping[str, Any] | str | None = None,
+        /,
         *,
         gpu_model: str | None = None,
         gpu_capability: str | float | None = None,
@@ -57,6 +58,9 @@ class Request:
         Resources('cpu=3 memory=5.2GB')
         """
         if isinstance(resources, Request):
+            wishes = (gpu_model, gpu_capability, node, prefer, exclude, labels, quality, scaling)
+            if named or alternatives or fallback or any(wishes):
+                raise InvalidRequest("request", resources.resources, "it alone, or amounts instead")
             return resources
         asked, devices = _split_fields(resources)
         gpu_model = gpu_model or devices.get("gpu_model")
@@ -88,6 +92,11 @@ class Request:
         """This request, then its alternatives: the first that fits wins."""
         yield self
         yield from self.alternatives
+
+    def pinned(self, node: str) -> Request:
+        """The same, on that node and nowhere else."""
+        others = tuple(replace(one, node=node) for one in self.alternatives)
+        return replace(self, node=check_node_name(node), alternatives=others)
 
     def on_cpu(self) -> Request:
         """The same without devices: what `fallback="cpu"` means."""
@@ -141,7 +150,7 @@ def _node_names(field_name: str, given: str | Sequence[str]) -> tuple[str, ...]:
 def _alternatives(
     base: Request, given: Sequence[Request | Mapping[str, Any]], fallback: str | None
 ) -> list[Request]:
-    if isinstance(given, str | Mapping) or len(given) > MOST_ALTERNATIVES:
+    if not isinstance(given, list | tuple) or len(given) > MOST_ALTERNATIVES:
         raise InvalidInput("alternatives", given, f"a list of at most {MOST_ALTERNATIVES} requests")
     others = [_in_the_place_of(base, one) for one in given]
     if fallback is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+from numbers import Integral, Real
 from typing import Any
 
 from gridhand.core.errors import InvalidAmount, InvalidName, InvalidRequest
@@ -22,6 +23,7 @@ NOTHING = "nothing"
 KNOWN = ("cpu", "memory", "disk", "gpu", "gpu_memory", "bandwidth")
 
 _MEGA = 10**6
+_LEAST, _OVER = Decimal("1e-30"), Decimal(MOST + 1)
 _EXACT = Context(prec=100)  # the caller's own context may round, or trap
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,62}")
 _TEXT = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?) ?([A-Za-z]{0,3})", re.ASCII)
@@ -43,6 +45,9 @@ _ALIASES: dict[str, tuple[str, int]] = {
 }
 
 
+_set = object.__setattr__
+
+
 class Resources:
     """An immutable vector of amounts. A name that is absent counts as zero.
 
@@ -56,13 +61,27 @@ class Resources:
         parts = parts or {}
         if any(amount < 0 for amount in parts.values()):
             raise ValueError(f"amounts cannot be negative: {dict(parts)}")
-        self._parts = {name: parts[name] for name in sorted(parts) if parts[name]}
-        self.pairs = tuple(self._parts.items())  # names in order, and positive parts
-        self._hash: int | None = None
+        kept = {name: parts[name] for name in sorted(parts) if parts[name]}
+        _set(self, "_parts", kept)
+        _set(self, "pairs", tuple(kept.items()))  # names in order, and positive parts
+        _set(self, "_hash", hash(self.pairs))
+
+    _parts: dict[str, int]
+    pairs: tuple[tuple[str, int], ...]
+    _hash: int
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} cannot be set: resources do not change")
+
+    __delattr__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[Resources], tuple[dict[str, int]]]:
+        # Made anew, because the hash of a text differs from process to process.
+        return Resources, (self._parts,)
 
     @classmethod
     def of(
-        cls, given: Resources | Mapping[str, Any] | str | None = None, **named: Any
+        cls, given: Resources | Mapping[str, Any] | str | None = None, /, **named: Any
     ) -> Resources:
         """Read amounts as people write them: a mapping, keywords, text, or another `Resources`.
 
@@ -111,8 +130,6 @@ class Resources:
         return isinstance(other, Resources) and self._parts == other._parts
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(self.pairs)
         return self._hash
 
     def __add__(self, other: Resources) -> Resources:
@@ -194,14 +211,12 @@ def read_amount(name: str, value: object, *, scale: int = 0) -> int:
 
 
 def _decimal(name: str, value: object, scale: int) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        raise InvalidAmount(name, value, _allowed(name))
     if not isinstance(value, str):
-        # Through its shortest text: 0.1 is a tenth, not the binary fraction next to it.
-        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-        if not number.is_finite() or number < 0:
+        number = _number(value)
+        if number is None or not number.is_finite() or number < 0:
             raise InvalidAmount(name, value, _allowed(name))
-        return number * scale if number <= MOST else Decimal(MOST + 1)
+        # Within the bounds of any context: what is beyond them is refused for its size.
+        return max(number, _LEAST) * scale if 0 < number <= MOST else min(number, _OVER)
     match = _TEXT.fullmatch(value.strip(" ")) if len(value) <= 100 else None
     if match is None:
         raise InvalidAmount(name, value, _allowed(name))
@@ -213,6 +228,18 @@ def _decimal(name: str, value: object, scale: int) -> Decimal:
     if name not in BYTES or suffix.lower() not in _SUFFIXES:
         raise InvalidAmount(name, value, _allowed(name))
     return number * _SUFFIXES[suffix.lower()]
+
+
+def _number(value: object) -> Decimal | None:
+    """A number of any make as a decimal. True is no number here."""
+    if isinstance(value, Decimal):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    if isinstance(value, Integral):
+        return Decimal(min(max(int(value), -1), MOST + 1))
+    # Through its shortest text: 0.1 is a tenth, not the binary fraction next to it.
+    return Decimal(repr(float(value)))
 
 
 def _rounded(name: str, value: object, exact: Decimal) -> int:
@@ -231,9 +258,11 @@ def _allowed(name: str) -> str:
 
 
 def _plain(name: str, amount: int) -> int | float | str:
-    if name in BYTES:
-        return amount_text(name, amount)
-    return amount // UNIT if amount % UNIT == 0 else amount / UNIT
+    if amount % UNIT == 0 and name not in BYTES:
+        return amount // UNIT
+    number = amount / UNIT
+    exact = name not in BYTES and read_amount(name, number) == amount
+    return number if exact else amount_text(name, amount)
 
 
 def amount_text(name: str, amount: int) -> str:
@@ -259,9 +288,9 @@ def _divided(amount: int, size: int) -> str:
     return f"{whole}.{decimals}" if decimals else f"{whole}"
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The known name that was probably meant, if any is close."""
     import difflib  # only errors need it
 
-    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=cutoff)
     return close[0] if close else None

@@ -46,6 +46,6 @@ def strategy_named(given: str | Callable[..., Sequence[float]]) -> Strategy:
     """The built-in of that name, or the caller's own function as it is."""
     if callable(given):
         return given
-    if given not in STRATEGIES:
+    if not isinstance(given, str) or given not in STRATEGIES:
         raise InvalidInput("strategy", given, f"one of {', '.join(sorted(STRATEGIES))}")
     return STRATEGIES[given]

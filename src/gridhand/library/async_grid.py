@@ -39,10 +39,25 @@ class AsyncGrid:
 
     @classmethod
     def at(
-        cls, store_url: str, *, strategy: OwnStrategy = "best_fit", owner: str | None = None
+        cls,
+        store_url: str,
+        *,
+        strategy: OwnStrategy = "best_fit",
+        owner: str | None = None,
+        wait: float = 0,
+        take_over: bool = False,
+        create: bool = True,
     ) -> Self:
-        """A grid whose state is kept in a store. Opening it blocks for a moment."""
-        return cls.of(Grid.at(store_url, strategy=strategy, owner=owner))
+        """A grid whose state is kept in a store, as `Grid.at`. Opening it blocks for a moment."""
+        grid = Grid.at(
+            store_url,
+            strategy=strategy,
+            owner=owner,
+            wait=wait,
+            take_over=take_over,
+            create=create,
+        )
+        return cls.of(grid)
 
     @classmethod
     def of(cls, grid: Grid) -> Self:

@@ -122,7 +122,7 @@ class Calls:
         return self.backend.unregister(self.owner, read_op_id(op_id), node, force)
 
     def fits(self, node: str, resources: Any, named: Any) -> Call[bool]:
-        return self.backend.fits(Request.of(resources, node=node, **named))
+        return self.backend.fits(Request.of(resources, **named).pinned(node))
 
     def set_foreign(self, node: str, used: Mapping[str, Any]) -> Call[None]:
         read = {id: read_amount("gpu_memory", amount) for id, amount in used.items()}

@@ -15,7 +15,7 @@ from gridhand.core.nodes import Node
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import Allocation
-from gridhand.library.backend import Backend, read_owner
+from gridhand.library.backend import Backend, read_owner, read_ttl
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
 
 if TYPE_CHECKING:
@@ -56,16 +56,32 @@ class Grid:
 
     @classmethod
     def at(
-        cls, store_url: str, *, strategy: OwnStrategy = "best_fit", owner: str | None = None
+        cls,
+        store_url: str,
+        *,
+        strategy: OwnStrategy = "best_fit",
+        owner: str | None = None,
+        wait: float = 0,
+        take_over: bool = False,
+        create: bool = True,
     ) -> Self:
         """A grid whose state is kept in a store, and is there after a restart or a crash.
 
-        One process at a time owns a store; `StoreOwned` says which one does.
+        One process at a time owns a store; `StoreOwned` says which one does. `wait` is for how
+        many seconds to wait for it to end; `take_over` takes the store from an owner that hangs,
+        and that can write nothing from then on. With `create=False` the store must be there.
         """
         from gridhand.controller.embedded import Embedded
 
         owner = read_owner(owner)
-        return cls(backend=Embedded.at(store_url, strategy), owner=owner)
+        backend = Embedded.at(
+            store_url,
+            strategy,
+            wait_s=(read_ttl(wait, "wait") or 0) / 1000 if wait else 0.0,
+            take_over=take_over,
+            must_exist=not create,
+        )
+        return cls(backend=backend, owner=owner)
 
     def for_owner(self, owner: str) -> Self:
         """The same grid, acting in the name of another owner."""

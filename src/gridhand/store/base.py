@@ -88,8 +88,11 @@ class Store(Protocol):
         and `load` will. `StoreFenced`: another owner has taken over.
         """
 
-    def recover(self) -> None:
-        """Make the store usable again after `OutcomeUnknown`, or raise `StoreUnavailable`."""
+    def recover(self) -> bool:
+        """Make the store usable again, and say whether the batch of the last `commit` is in it.
+
+        `StoreUnavailable`: not yet. `StoreFenced`: another owner has taken over meanwhile.
+        """
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         """Allocations by number, closed ones included, as far back as they are kept."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
+FENCE = "writer_is_owner"
 _Big = BigInteger().with_variant(Integer, "sqlite")  # SQLite's fast key is an INTEGER
 
 
@@ -34,13 +35,18 @@ def _no_negative(column: str) -> CheckConstraint:
 meta = Table(
     "gridhand_meta",
     metadata,
-    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True),
+    Column("id", Integer, primary_key=True),
     Column("schema_version", Integer, nullable=False),
     Column("cluster_id", String, nullable=False),
-    Column("epoch", _Big, CheckConstraint("epoch >= 0"), nullable=False),
-    Column("high_water_ms", _Big, CheckConstraint("high_water_ms >= 0"), nullable=False),
-    Column("next_number", _Big, CheckConstraint("next_number >= 1"), nullable=False),
+    Column("epoch", _Big, nullable=False),
+    # Every transaction says here in which epoch it writes; the check refuses all but the owner's.
+    Column("writer", _Big, nullable=False),
+    Column("high_water_ms", _Big, nullable=False),
+    Column("next_number", _Big, nullable=False),
     Column("checkpoint_through", _Big, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+    CheckConstraint("writer = epoch", name=FENCE),
+    CheckConstraint("high_water_ms >= 0 AND next_number >= 1", name="marks_are_sane"),
 )
 
 nodes = Table(
@@ -50,11 +56,14 @@ nodes = Table(
     Column("capacity", Text, nullable=False),
     Column("devices", Text, nullable=False),
     Column("labels", Text, nullable=False),
-    Column("price", _Big, CheckConstraint("price >= 0"), nullable=False),
+    Column("price", _Big, nullable=False),
     Column("address", String, nullable=False),
-    Column("health", String, CheckConstraint("health IN ('up', 'suspect', 'down')")),
+    Column("health", String, nullable=False),
     Column("draining", Boolean, nullable=False),
     _no_negative("capacity"),
+    _no_negative("devices"),
+    CheckConstraint("price >= 0", name="price_not_negative"),
+    CheckConstraint("health IN ('up', 'suspect', 'down')", name="known_health"),
 )
 
 allocations = Table(
@@ -71,7 +80,7 @@ allocations = Table(
     Column("state", String, nullable=False),
     Column("lifetime", String, nullable=False),
     Column("deadline", _Big, nullable=True),
-    Column("ttl", _Big, CheckConstraint("ttl > 0"), nullable=True),
+    Column("ttl", _Big, nullable=True),
     Column("group", String, nullable=True),
     Column("asked", Text, nullable=True),
     Column("quality", String, nullable=True),
@@ -83,8 +92,11 @@ allocations = Table(
         " OR (live_node IS NULL AND state IN ('released', 'expired', 'lost'))",
         name="live_while_open",
     ),
-    CheckConstraint("state <> 'reserved' OR deadline IS NOT NULL", name="reservation_has_deadline"),
-    CheckConstraint("lifetime <> 'lease' OR deadline IS NOT NULL", name="lease_has_deadline"),
+    CheckConstraint(
+        "deadline IS NOT NULL OR (state <> 'reserved' AND lifetime <> 'lease')",
+        name="what_lapses_has_a_deadline",
+    ),
+    CheckConstraint("ttl > 0", name="ttl_positive"),
 )
 
 _LIVE = text("live_node IS NOT NULL")
@@ -125,7 +137,8 @@ Index("operations_by_age", operations.c.at)
 checkpoint = Table(
     "checkpoint",
     metadata,
-    Column("kind", String, CheckConstraint("kind IN ('node', 'allocation')"), primary_key=True),
+    Column("kind", String, primary_key=True),
     Column("subject", String, primary_key=True),
     Column("row", Text, nullable=False),
+    CheckConstraint("kind IN ('node', 'allocation')", name="known_kind"),
 )

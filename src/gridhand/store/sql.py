@@ -7,37 +7,35 @@ driver's own cursor, many rows at a time. Reading, which is rare, goes through S
 from __future__ import annotations
 
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    delete,
-    insert,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Connection, bindparam, delete, func, insert, inspect, select, tuple_, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import UpdateBase
 
 from gridhand.core.allocations import Allocation
-from gridhand.core.errors import StoreError, StoreFenced
+from gridhand.core.errors import StoreError, StoreFenced, StoreInvalid
+from gridhand.core.nodes import Node
 from gridhand.store import rows, schema
-from gridhand.store.base import Batch, Contents, Event, Operation
+from gridhand.store.base import SCHEMA_VERSION, Batch, Contents, Event, Opening, Operation
+from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
+from gridhand.store.pruning import chunks, forget
 
-_CHUNK = 500  # names in one IN (…)
+_allocations, _events, _meta, _nodes = (
+    schema.allocations, schema.events, schema.meta, schema.nodes
+)  # fmt: skip
 
-_allocations, _events, _nodes = schema.allocations, schema.events, schema.nodes
-_live = _allocations.c.live_node.is_not(None)
-
+# Parameters are given in the order of the table's columns, then those of the condition.
 STATEMENTS: dict[str, UpdateBase] = {
-    "fence": update(schema.meta)
-    .where(schema.meta.c.epoch == bindparam("mine"))
-    .values(high_water_ms=bindparam("high"), next_number=bindparam("following")),
+    "fence": update(_meta).values(
+        writer=bindparam("mine"), high_water_ms=bindparam("high"), next_number=bindparam("next")
+    ),
     "change": update(_allocations)
-    .where(_live, _allocations.c.number == bindparam("which"))
+    .where(_allocations.c.live_node.is_not(None), _allocations.c.number == bindparam("which"))
     .values(
         state=bindparam("to"),
         lifetime=bindparam("life"),
@@ -57,52 +55,150 @@ class SqlStore(ABC):
 
     url: str
     _connection: Connection
-    _epoch: int
-    _high_water_ms: int
-    _next_event: int
-    _next_number: int
+
+    def __init__(self) -> None:
+        self._epoch = self._high_water_ms = 0
+        self._next_event = self._next_number = 1
+        self._in_doubt: int | None = None  # the last event of a batch with an unknown outcome
 
     @abstractmethod
-    def _transaction(self) -> Any:
+    def _connect(self) -> None:
+        """Connect as the owner, or raise `StoreOwned`. Again, after the connection was lost."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Let go of the connection, whatever state it is in. Ownership may stay."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[None]:
         """A context: begin, then commit, or roll back; failures as errors of ours."""
 
     @abstractmethod
-    def _run(self, name: str, many: Sequence[tuple[Any, ...]]) -> int:
-        """Run a statement once for each tuple of parameters; say how many rows it touched."""
+    def _run(self, name: str, many: Sequence[Row]) -> int:
+        """Run a statement once for each row of parameters; say how many rows it touched."""
 
     @abstractmethod
-    def _insert(self, name: str, many: Sequence[tuple[Any, ...]]) -> None:
+    def _insert(self, name: str, many: Sequence[Row]) -> None:
         """Run an INSERT for all of these rows."""
 
     @abstractmethod
     def _close(self, state: str, numbers: list[int]) -> int:
         """End the live allocations with these numbers; say how many there were."""
 
+    @abstractmethod
+    def _translated(self, error: Exception) -> Exception:
+        """An error of the driver as one of ours."""
+
+    # ---- life
+
+    def open(self) -> Opening:
+        try:
+            self._connect()
+            return self._begin_epoch()
+        except BaseException:
+            self.close()
+            raise
+
+    def recover(self) -> bool:
+        in_doubt = self._in_doubt
+        try:
+            self._disconnect()
+            self._connect()
+            if self._connection.execute(select(_meta.c.epoch)).scalar_one() != self._epoch:
+                raise StoreFenced(self._epoch)
+            self._make_durable()
+            self._next_event = self._last_event() + 1
+        except DBAPIError as error:
+            raise self._translated(error) from error
+        self._in_doubt = None
+        return in_doubt is not None and self._next_event > in_doubt
+
+    def _make_durable(self) -> None:  # noqa: B027 - most have nothing to do
+        """Sync what a lost commit may have left unsynced, where reconnecting does not."""
+
+    def _begin_epoch(self) -> Opening:
+        """Become the writer: from here on the database itself refuses every earlier one."""
+        try:
+            with self._transaction():
+                self._make_or_migrate()
+                following = _meta.c.epoch + 1
+                self._connection.execute(update(_meta).values(epoch=following, writer=following))
+                row = self._connection.execute(select(_meta)).mappings().one()
+                self._next_event = self._last_event() + 1
+        except DBAPIError as error:
+            raise self._translated(error) from error
+        self._epoch, self._high_water_ms = row["epoch"], row["high_water_ms"]
+        return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
+
+    def _make_or_migrate(self) -> None:
+        tables = set(inspect(self._connection).get_table_names())
+        if tables and _meta.name not in tables:
+            raise StoreInvalid(
+                f"{self.url} holds tables of something else",
+                hint="Give the address of an empty place, or of a Gridhand store.",
+            )
+        version = 0
+        if tables:
+            version = self._connection.execute(select(_meta.c.schema_version)).scalar_one()
+        if version > SCHEMA_VERSION:
+            raise StoreInvalid(
+                f"{self.url} has schema version {version}; this Gridhand knows {SCHEMA_VERSION}",
+                hint="Use the version of Gridhand that wrote it, or a newer one.",
+            )
+        if version < SCHEMA_VERSION:
+            self._migrate(version)
+
+    def _migrate(self, version: int) -> None:
+        from gridhand.store.migrations import migrate  # Alembic, only for this
+
+        migrate(self._connection, version, SCHEMA_VERSION)
+        if version == 0:
+            self._first_row()
+        else:
+            self._connection.execute(update(_meta).values(schema_version=SCHEMA_VERSION))
+
+    def _first_row(self) -> None:
+        self._connection.execute(
+            insert(_meta).values(
+                id=1, schema_version=SCHEMA_VERSION, cluster_id=uuid.uuid4().hex, epoch=0,
+                writer=0, high_water_ms=0, next_number=1, checkpoint_through=0,
+            )
+        )  # fmt: skip
+
+    def _last_event(self) -> int:
+        newest = self._connection.execute(select(func.max(_events.c.number))).scalar()
+        through = self._connection.execute(select(_meta.c.checkpoint_through)).scalar_one()
+        return max(newest or 0, int(through))
+
     # ---- writing
 
     def commit(self, batch: Batch) -> None:
-        final = _final_rows(batch)
-        first_event = self._next_event
-        events = _event_rows(batch, first_event)
+        final = final_rows(batch)
+        events = event_rows(batch, self._next_event)
+        high = max(batch.at, self._high_water_ms)
+        next_number = max(final.next_number, self._next_number)
+        next_event = self._next_event + len(events)
+        self._in_doubt = next_event - 1
         with self._transaction():
-            self._hold_epoch(max(batch.at, self._high_water_ms), final.next_number)
+            self._hold_epoch(high, next_number)
             self._write(final)
-            self._insert("event", events)
+            if events:
+                self._insert("event", events)
             if batch.operations:
                 self._insert(
                     "operation",
                     [(op.owner, op.op_id, batch.at, op.body, op.reply) for op in batch.operations],
                 )
-        self._high_water_ms = max(batch.at, self._high_water_ms)
-        self._next_event = first_event + len(events)
-        self._next_number = max(self._next_number, final.next_number)
+        self._high_water_ms, self._next_number, self._next_event = high, next_number, next_event
 
-    def _hold_epoch(self, at: int, next_number: int) -> None:
-        """Move the high-water marks, if the store is still ours. In every transaction."""
-        if self._run("fence", [(at, max(next_number, self._next_number), self._epoch)]) != 1:
-            raise StoreFenced(self._epoch)
+    def _hold_epoch(self, high_water_ms: int, next_number: int) -> None:
+        """Say in which epoch we write, in every transaction: the database refuses an old one."""
+        self._run("fence", [(self._epoch, high_water_ms, next_number)])
 
-    def _write(self, final: _FinalRows) -> None:
+    def _write(self, final: FinalRows) -> None:
         # Ends come first: what they free (a holder's name, a node) may be taken in the same batch.
         for state, numbers in final.closed.items():
             _expect(len(numbers), self._close(state, numbers))
@@ -115,195 +211,94 @@ class SqlStore(ABC):
         if final.inserted:
             self._insert("insert", final.inserted)
 
-    def _replace_nodes(self, many: list[tuple[Any, ...]]) -> None:
-        known = self._existing_nodes([row[0] for row in many])
-        columns = [column.name for column in _nodes.c]
-        for row in many:
-            if row[0] in known:
-                values = dict(zip(columns[1:], row[1:], strict=True))
-                self._connection.execute(
-                    update(_nodes).where(_nodes.c.name == row[0]).values(values)
-                )
-        self._insert("insert_node", [row for row in many if row[0] not in known])
-
-    def _existing_nodes(self, names: list[str]) -> set[str]:
-        found: set[str] = set()
-        for some in _chunks(names):
+    def _replace_nodes(self, nodes: list[Node]) -> None:
+        known: set[str] = set()
+        for some in chunks([node.name for node in nodes]):
             query = select(_nodes.c.name).where(_nodes.c.name.in_(some))
-            found.update(self._connection.execute(query).scalars())
-        return found
+            known.update(self._connection.execute(query).scalars())
+        new = []
+        for node in nodes:
+            columns = rows.node_columns(node)
+            if node.name in known:
+                same = update(_nodes).where(_nodes.c.name == node.name)
+                self._connection.execute(same.values(columns))
+            else:
+                new.append(tuple(columns[column.name] for column in _nodes.c))
+        if new:
+            self._insert("insert_node", new)
 
     # ---- reading
 
     def load(self) -> Contents:
         connection = self._connection
-        query = select(_allocations).where(_allocations.c.live_node.is_not(None))
+        live = select(_allocations).where(_allocations.c.live_node.is_not(None))
         contents = Contents(
             nodes=[
                 rows.node_from_columns(row)
-                for row in connection.execute(select(_nodes)).mappings().all()
+                for row in connection.execute(select(_nodes).order_by(_nodes.c.name)).mappings()
             ],
             allocations=[
                 rows.allocation_from_columns(row)
-                for row in connection.execute(query.order_by(_allocations.c.number)).mappings()
+                for row in connection.execute(live.order_by(_allocations.c.number)).mappings()
             ],
-            next_number=connection.execute(select(schema.meta.c.next_number)).scalar_one(),
+            next_number=connection.execute(select(_meta.c.next_number)).scalar_one(),
         )
         self._next_number = contents.next_number
         return contents
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         found: list[Allocation] = []
-        for some in _chunks(list(numbers)):
+        for some in chunks(list(numbers)):
             query = select(_allocations).where(_allocations.c.number.in_(some))
-            found += map(rows.allocation_from_columns, self._connection.execute(query).mappings())
+            found += map(rows.allocation_from_columns, self._read(query).mappings())
         return found
 
     def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
         table = schema.operations
         found: list[Operation] = []
-        for some in _chunks(list(wanted)):
+        for some in chunks(list(wanted)):
             query = select(table.c.owner, table.c.op_id, table.c.body, table.c.reply).where(
                 tuple_(table.c.owner, table.c.op_id).in_(some)
             )
-            found += (Operation(*row) for row in self._connection.execute(query))
+            found += (Operation(*row) for row in self._read(query))
         return found
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         query = select(_events).where(_events.c.number > after).order_by(_events.c.number)
         return [
             Event(**{**row, "row": None if row["row"] is None else json.loads(row["row"])})
-            for row in map(dict, self._connection.execute(query.limit(limit)).mappings())
+            for row in map(dict, self._read(query.limit(limit)).mappings())
         ]
 
     def checkpoint(self) -> list[dict[str, Any]]:
         query = select(schema.checkpoint.c.row)
-        return [json.loads(text) for text in self._connection.execute(query).scalars()]
+        return [json.loads(text) for text in self._read(query).scalars()]
+
+    def _read(self, query: Any) -> Any:
+        try:
+            return self._connection.execute(query)
+        except DBAPIError as error:
+            raise self._translated(error) from error
 
     # ---- forgetting
 
     def prune(self, *, before: int, most: int) -> int:
-        connection, table = self._connection, schema.checkpoint
-        query = select(_events).where(_events.c.at < before).order_by(_events.c.number)
-        forgotten = connection.execute(query.limit(most)).mappings().all()
-        last = {(_kind(event["kind"]), event["subject"]): event for event in forgotten}
         with self._transaction():
-            self._hold_epoch(self._high_water_ms, 0)
-            for (kind, subject), event in last.items():
-                connection.execute(
-                    delete(table).where(table.c.kind == kind, table.c.subject == subject)
-                )
-                if _ended(event):
-                    self._forget_closed(kind, event["row"])
-                else:
-                    row = {"kind": kind, "subject": subject, "row": event["row"]}
-                    connection.execute(insert(table), row)
-            if forgotten:
-                through = forgotten[-1]["number"]
-                connection.execute(delete(_events).where(_events.c.number <= through))
-                connection.execute(update(schema.meta).values(checkpoint_through=through))
-            self._forget_operations(before, most)
-        return self._left_to_prune(before) if len(forgotten) == most else 0
-
-    def _forget_closed(self, kind: str, row: str | None) -> None:
-        if kind == "allocation" and row is not None:
-            number = json.loads(row)["number"]
-            self._connection.execute(
-                delete(_allocations).where(
-                    _allocations.c.number == number, _allocations.c.live_node.is_(None)
-                )
-            )
-
-    def _forget_operations(self, before: int, most: int) -> None:
-        table = schema.operations
-        oldest = select(table.c.owner, table.c.op_id).where(table.c.at < before).limit(most)
-        for owner, op_id in self._connection.execute(oldest).all():
-            self._connection.execute(
-                delete(table).where(table.c.owner == owner, table.c.op_id == op_id)
-            )
+            self._hold_epoch(self._high_water_ms, self._next_number)
+            more = forget(self._connection, before=before, most=most)
+        return self._left_to_prune(before) if more else 0
 
     def _left_to_prune(self, before: int) -> int:
-        query = select(_events.c.number).where(_events.c.at < before)
-        newest = self._connection.execute(query.order_by(_events.c.number.desc()).limit(1)).scalar()
-        oldest = self._connection.execute(
-            select(_events.c.number).order_by(_events.c.number).limit(1)
-        ).scalar()
+        number, at = _events.c.number, _events.c.at
+        oldest = self._read(select(number).order_by(number).limit(1)).scalar()
+        old = select(number).where(at < before).order_by(number.desc()).limit(1)
+        newest = self._read(old).scalar()
         return 0 if newest is None or oldest is None else newest - oldest + 1
 
 
-def _expect(rows: int, touched: int) -> None:
-    if touched != rows:
+def _expect(wanted: int, touched: int) -> None:
+    if touched != wanted:
         raise StoreError(
-            f"the store changed {touched} of {rows} rows that memory has",
+            f"the store changed {touched} of {wanted} rows that memory has",
             hint="Something else wrote to it. It is read again before the next change.",
         )
-
-
-def _kind(kind: str) -> str:
-    return kind.partition(".")[0]
-
-
-def _ended(event: Any) -> bool:
-    """Whether nothing is left of the event's subject: a node removed, an allocation closed."""
-    if event["row"] is None:
-        return True
-    return event["kind"] in _CLOSING
-
-
-_CLOSING = {f"allocation.{state}" for state in ("released", "expired", "lost")}
-
-
-class _FinalRows:
-    """Each row that a batch touches, as the batch leaves it: one write per row."""
-
-    def __init__(self) -> None:
-        self.closed: dict[str, list[int]] = {}
-        self.changed: list[tuple[Any, ...]] = []
-        self.inserted: list[tuple[Any, ...]] = []
-        self.nodes: list[tuple[Any, ...]] = []
-        self.dropped_nodes: list[tuple[Any, ...]] = []
-        self.next_number = 0
-
-
-def _final_rows(batch: Batch) -> _FinalRows:
-    final = _FinalRows()
-    last: dict[str, Any] = {}
-    new: set[str] = set()
-    for (_, subject, before, after, _), _, _ in batch.entries:
-        last[subject] = after
-        if before is None:
-            new.add(subject)
-    for subject, after in last.items():
-        if type(after) is Allocation:
-            _add_allocation(final, after, subject in new)
-        elif after is None:
-            final.dropped_nodes.append((subject,))
-        else:
-            columns = rows.node_columns(after)
-            final.nodes.append(tuple(columns[column.name] for column in _nodes.c))
-    return final
-
-
-def _add_allocation(final: _FinalRows, held: Allocation, new: bool) -> None:
-    if new:
-        final.inserted.append(rows.allocation_columns(held))
-        final.next_number = max(final.next_number, held.number + 1)
-    elif held.live:
-        state, lifetime = held.state._value_, held.lifetime._value_
-        final.changed.append((state, lifetime, held.deadline, held.ttl_ms, held.number))
-    else:
-        final.closed.setdefault(held.state._value_, []).append(held.number)
-
-
-def _event_rows(batch: Batch, first: int) -> list[tuple[Any, ...]]:
-    at = batch.at
-    found = []
-    for number, ((kind, subject, _, after, why), owner, op_id) in enumerate(batch.entries, first):
-        row = rows.allocation_json(after) if type(after) is Allocation else rows.node_json(after)
-        found.append((number, at, kind, subject, owner, op_id, why, row))
-    return found
-
-
-def _chunks(items: list[Any]) -> Iterable[list[Any]]:
-    for start in range(0, len(items), _CHUNK):
-        yield items[start : start + _CHUNK]

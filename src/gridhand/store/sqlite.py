@@ -7,23 +7,23 @@ commit: what was answered survives a power cut.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
-import uuid
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import create_engine, event, func, insert, inspect, select, update
+from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from gridhand.core.errors import StoreInvalid, StoreOwned, StoreUnavailable
+from gridhand.core.errors import StoreDamaged, StoreError, StoreFenced, StoreUnavailable
 from gridhand.store import schema
-from gridhand.store.base import SCHEMA_VERSION, Opening, OutcomeUnknown
+from gridhand.store.base import Batch, Opening, OutcomeUnknown
+from gridhand.store.batches import Row
+from gridhand.store.ownership import OwnerLock, Taking, open_private
 from gridhand.store.sql import STATEMENTS, SqlStore
 
 _Item = TypeVar("_Item")
@@ -31,41 +31,43 @@ _Item = TypeVar("_Item")
 DEFAULT_TIMEOUT_S = 5.0
 # Rows to a statement: many at once are cheaper, and let go of the interpreter once for all.
 _SIZES = (32, 8, 1)
-_NO_OUTCOME = ("disk I/O error",)
+_CHECKED_AT_START = 256 * 2**20  # bytes: a larger file is checked when asked
 _BROKEN = ("file is not a database", "database disk image is malformed")
 
 
 class SqliteStore(SqlStore):
     """A ledger in one file. `path` of None keeps it in memory."""
 
-    def __init__(self, path: str | None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        taking: Taking | None = None,
+    ) -> None:
+        super().__init__()
         self.url = f"sqlite:///{path}" if path else "sqlite://"
         self._path = path
         self._timeout_s = timeout_s
+        self._taking = taking or Taking()
         self._owner_lock: OwnerLock | None = None
         self._engine: Engine | None = None
-        self._epoch = self._high_water_ms = 0
-        self._next_event = self._next_number = 1
+        self._damage = ""
 
     def open(self) -> Opening:
         if self._path:
-            self._owner_lock = OwnerLock(self._path, self.url)
-        try:
-            self._connect()
-            return self._begin_epoch()
-        except BaseException:
-            self.close()
-            raise
+            if self._taking.must_exist and not os.path.exists(self._path):
+                raise self._taking.missing(self.url)
+            self._owner_lock = OwnerLock(self._path, self.url, self._taking)
+        return super().open()
 
-    def recover(self) -> None:
-        """Open the file anew: SQLite then decides from the WAL what was committed."""
-        try:
-            self._disconnect()
-            self._connect()
-            self._raw.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
-            self._next_event = self._last_event() + 1
-        except (sqlite3.Error, DBAPIError) as error:
-            raise StoreUnavailable(str(error)) from error
+    def commit(self, batch: Batch) -> None:
+        self._refuse_if_damaged()
+        super().commit(batch)
+
+    def prune(self, *, before: int, most: int) -> int:
+        self._refuse_if_damaged()
+        return super().prune(before=before, most=most)
 
     def close(self) -> None:
         self._disconnect()
@@ -77,7 +79,7 @@ class SqliteStore(SqlStore):
 
     def _connect(self) -> None:
         if self._path:
-            os.close(_open_private(Path(self._path)))
+            os.close(open_private(Path(self._path)))
         self._engine = create_engine(
             "sqlite://",
             creator=self._raw_connection,
@@ -119,46 +121,39 @@ class SqliteStore(SqlStore):
                 self._engine.dispose()
             self._engine = None
 
+    def _make_durable(self) -> None:
+        # A commit whose sync failed may be in the WAL: it counts only once it is synced.
+        self._raw.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+
     def _begin_epoch(self) -> Opening:
+        self._damage = self._found_damage()
+        if not self._damage:
+            return super()._begin_epoch()
+        # Looking is still possible, and may be all that can be saved.
+        self._epoch, self._high_water_ms, cluster_id = self._raw.execute(
+            "SELECT epoch, high_water_ms, cluster_id FROM gridhand_meta"
+        ).fetchone()
+        return Opening(self._epoch, self._high_water_ms, cluster_id)
+
+    def _found_damage(self) -> str:
+        if not self._path or os.path.getsize(self._path) > _CHECKED_AT_START:
+            return ""
         try:
-            with self._transaction():
-                self._make_or_check_schema()
-                self._connection.execute(update(schema.meta).values(epoch=schema.meta.c.epoch + 1))
-                row = self._connection.execute(select(schema.meta)).mappings().one()
-                self._next_event = self._last_event() + 1
-        except DBAPIError as error:
+            found = self._raw.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.Error as error:
             raise self._translated(error) from error
-        self._epoch, self._high_water_ms = row["epoch"], row["high_water_ms"]
-        return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
+        return "" if found == "ok" else " ".join(str(found).split())
 
-    def _make_or_check_schema(self) -> None:
-        connection = self._connection
-        tables = set(inspect(connection).get_table_names())
-        if not tables:
-            schema.metadata.create_all(connection)
-            connection.execute(
-                insert(schema.meta).values(
-                    id=1, schema_version=SCHEMA_VERSION, cluster_id=uuid.uuid4().hex, epoch=0,
-                    high_water_ms=0, next_number=1, checkpoint_through=0,
-                )
-            )  # fmt: skip
-            return
-        if schema.meta.name not in tables:
-            raise StoreInvalid(
-                f"{self.url} holds tables of something else",
-                hint="Give the path of a file that does not exist yet, or of a Gridhand store.",
-            )
-        version = connection.execute(select(schema.meta.c.schema_version)).scalar_one()
-        if version != SCHEMA_VERSION:
-            raise StoreInvalid(
-                f"{self.url} has schema version {version}; this Gridhand knows {SCHEMA_VERSION}",
-                hint="Use the version of Gridhand that wrote it, or a newer one.",
-            )
+    def _refuse_if_damaged(self) -> None:
+        if self._damage:
+            raise StoreDamaged(self.url, self._damage)
 
-    def _last_event(self) -> int:
-        newest = self._connection.execute(select(func.max(schema.events.c.number))).scalar()
-        through = self._connection.execute(select(schema.meta.c.checkpoint_through)).scalar_one()
-        return max(newest or 0, int(through))
+    def _migrate(self, version: int) -> None:
+        if self._path is None:
+            schema.metadata.create_all(self._connection)
+            self._first_row()
+        else:
+            super()._migrate(version)
 
     # ---- transactions
 
@@ -180,20 +175,24 @@ class SqliteStore(SqlStore):
             if self._raw.in_transaction:
                 self._raw.execute("ROLLBACK")
 
-    def _translated(self, error: sqlite3.Error | DBAPIError) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         if any(words in text for words in _BROKEN):
-            return StoreInvalid(f"{self.url}: {text}", hint="Restore a backup of the file.")
-        if any(words in text for words in _NO_OUTCOME):
+            return StoreDamaged(self.url, text)
+        if schema.FENCE in text:
+            return StoreFenced(self._epoch)
+        if "constraint failed" in text:
+            return StoreError(f"the store refused a change: {text}")
+        if "disk I/O error" in text:
             return OutcomeUnknown(text)
         return StoreUnavailable(text)
 
-    def _run(self, name: str, many: Sequence[tuple[Any, ...]]) -> int:
+    def _run(self, name: str, many: Sequence[Row]) -> int:
         if len(many) == 1:
             return self._raw.execute(self._compiled[name], many[0]).rowcount
         return self._raw.executemany(self._compiled[name], many).rowcount
 
-    def _insert(self, name: str, many: Sequence[tuple[Any, ...]]) -> None:
+    def _insert(self, name: str, many: Sequence[Row]) -> None:
         for some in _in_sizes(many):
             statement = self._compiled_many[name, len(some)]
             self._raw.execute(statement, tuple(chain.from_iterable(some)))
@@ -237,51 +236,3 @@ def _set_pragmas(connection: sqlite3.Connection, _: object) -> None:
         "temp_store = MEMORY",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
-
-
-def _open_private(path: Path) -> int:
-    """Only the owner may read the file; SQLite gives its companions the same mode."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreUnavailable(f"{path}: {error.strerror}") from error
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
-
-
-class OwnerLock:
-    """Ownership of a file, by a lock that the kernel drops when the process ends.
-
-    A POSIX lock does not keep out the process that has it, so this process's own are listed, too.
-    """
-
-    _mine: set[tuple[int, int]] = set()  # noqa: RUF012 - the list is the process's
-
-    def __init__(self, path: str, url: str) -> None:
-        lock_path = Path(f"{path}.owner")
-        # Opening and closing it once more would drop the lock this process has.
-        if lock_path.exists() and _identity(lock_path.stat()) in self._mine:
-            raise StoreOwned(url, os.getpid())
-        self._fd = _open_private(lock_path)
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            pid = _read_pid(self._fd)
-            os.close(self._fd)
-            raise StoreOwned(url, pid) from None
-        self._key = _identity(os.fstat(self._fd))
-        self._mine.add(self._key)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        self._mine.discard(self._key)
-        os.close(self._fd)
-
-
-def _read_pid(fd: int) -> int | None:
-    text = os.pread(fd, 20, 0).strip()
-    return int(text) if text.isdigit() else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from gridhand.core.errors import InvalidInput
+from gridhand.core.errors import InvalidInput, StoreUnavailable
 from gridhand.store.base import Store
+from gridhand.store.ownership import Taking
 
-_ALLOWED = "a path, or sqlite:///path/to/file.db"
+_ALLOWED = "a path, sqlite:///path/to/file.db or postgresql://user@host/database"
 
 
 def memory_store() -> Store:
@@ -18,16 +19,18 @@ def memory_store() -> Store:
     return SqliteStore(None)
 
 
-def store_at(url: str) -> Store:
-    """The store that `url` names: a path, `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+def store_at(url: str, taking: Taking | None = None) -> Store:
+    """The store that `url` names: a path, `sqlite:///relative.db` or `postgresql://…`."""
     from gridhand.store.sqlite import DEFAULT_TIMEOUT_S, SqliteStore
 
     if not isinstance(url, str | Path) or not str(url) or "\0" in str(url):
         raise InvalidInput("store", url, _ALLOWED)
     text = str(url)
     if "://" not in text:
-        return SqliteStore(_absolute(text))
+        return SqliteStore(_absolute(text), taking=taking)
     parts = urlsplit(text)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(text, taking)
     path = parts.path[1:]
     if parts.scheme != "sqlite" or parts.netloc or not path or path == ":memory:":
         raise InvalidInput("store", text, _ALLOWED)
@@ -36,8 +39,18 @@ def store_at(url: str) -> Store:
     if options:
         raise InvalidInput("store", text, "no option but timeout (in seconds)")
     return SqliteStore(
-        _absolute(path), timeout_s=DEFAULT_TIMEOUT_S if timeout is None else _seconds(timeout)
+        _absolute(path),
+        timeout_s=DEFAULT_TIMEOUT_S if timeout is None else _seconds(timeout),
+        taking=taking,
     )
+
+
+def _postgres(url: str, taking: Taking | None) -> Store:
+    try:
+        from gridhand.store.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreUnavailable(f"no driver for PostgreSQL is installed ({error})") from error
+    return PostgresStore(url.replace("postgres://", "postgresql://", 1), taking=taking)
 
 
 def _absolute(path: str) -> str:

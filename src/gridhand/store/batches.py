@@ -1,0 +1,64 @@
+"""A batch of changes as rows: each row that it touches, once, as the batch leaves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gridhand.core.allocations import Allocation
+from gridhand.core.nodes import Node
+from gridhand.store import rows
+from gridhand.store.base import Batch
+
+Row = tuple[Any, ...]
+
+
+class FinalRows:
+    """What is to be written of allocations and nodes."""
+
+    def __init__(self) -> None:
+        self.closed: dict[str, list[int]] = {}
+        self.changed: list[Row] = []
+        self.inserted: list[Row] = []
+        self.nodes: list[Node] = []
+        self.dropped_nodes: list[Row] = []
+        self.next_number = 0
+
+
+def final_rows(batch: Batch) -> FinalRows:
+    last: dict[str, Allocation] = {}
+    nodes: dict[str, Node | None] = {}
+    new: set[str] = set()
+    for (_, subject, before, after, _), _, _ in batch.entries:
+        if type(after) is not Allocation:
+            nodes[subject] = after
+            continue
+        last[subject] = after
+        if before is None:
+            new.add(subject)
+    final = FinalRows()
+    for subject, held in last.items():
+        _add_allocation(final, held, subject in new)
+    final.nodes = [node for node in nodes.values() if node is not None]
+    final.dropped_nodes = [(name,) for name, node in nodes.items() if node is None]
+    return final
+
+
+def _add_allocation(final: FinalRows, held: Allocation, new: bool) -> None:
+    if new:
+        final.inserted.append(rows.allocation_columns(held))
+        final.next_number = max(final.next_number, held.number + 1)
+    elif held.live:
+        state, lifetime = held.state._value_, held.lifetime._value_
+        final.changed.append((state, lifetime, held.deadline, held.ttl_ms, held.number))
+    else:
+        final.closed.setdefault(held.state._value_, []).append(held.number)
+
+
+def event_rows(batch: Batch, first: int) -> list[Row]:
+    """The events, numbered from `first`, each with the new row."""
+    at = batch.at
+    found = []
+    for number, ((kind, subject, _, after, why), owner, op_id) in enumerate(batch.entries, first):
+        row = rows.allocation_json(after) if type(after) is Allocation else rows.node_json(after)
+        found.append((number, at, kind, subject, owner, op_id, why, row))
+    return found

@@ -1,0 +1,108 @@
+"""One owner of a store at a time: how to become it, and how long to try."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from gridhand.core.errors import StoreInvalid, StoreOwned, StoreUnavailable
+
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """How ownership is taken: waiting for the owner to end, or over its head.
+
+    `take_over` is for an owner that hangs: it loses the store, and the epoch sees to it that it can
+    write nothing if it ever goes on.
+    """
+
+    wait_s: float = 0.0
+    take_over: bool = False
+    must_exist: bool = False
+
+    def tries(self) -> Iterator[bool]:
+        """Yields whether this is the last try, until the time is over."""
+        deadline = time.monotonic() + self.wait_s
+        while time.monotonic() < deadline:
+            yield False
+            time.sleep(_PAUSE_S)
+        yield True
+
+    def missing(self, url: str) -> StoreInvalid:
+        return StoreInvalid(
+            f"there is no store at {url}",
+            hint="Check the address; a new, empty store was not wanted here.",
+        )
+
+
+class OwnerLock:
+    """Ownership of a file, by a lock that the kernel drops when the process ends.
+
+    A POSIX lock does not keep out the process that has it, so this process's own are listed, too.
+    """
+
+    _mine: ClassVar[set[tuple[int, int]]] = set()
+
+    def __init__(self, path: str, url: str, taking: Taking) -> None:
+        self._path = Path(f"{os.path.realpath(path)}.owner")
+        self._url = url
+        for last in taking.tries():
+            owner = self._try()
+            if owner is None:
+                return
+            if last and not taking.take_over:
+                raise StoreOwned(url, owner or None)
+        # Whoever hangs keeps its lock on a file that is no longer there.
+        self._path.unlink(missing_ok=True)
+        if self._try() is not None:
+            raise StoreOwned(url, None)
+
+    def _try(self) -> int | None:
+        """Take the lock, or say whose it is (0: not known)."""
+        # Opening and closing it once more would drop the lock this process has.
+        if self._path.exists() and _identity(self._path.stat()) in self._mine:
+            return os.getpid()
+        self._fd = open_private(self._path)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = _read_pid(self._fd)
+            os.close(self._fd)
+            return pid
+        self._key = _identity(os.fstat(self._fd))
+        if not self._path.exists() or _identity(self._path.stat()) != self._key:
+            os.close(self._fd)  # it was taken over between opening and locking
+            return 0
+        self._mine.add(self._key)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        return None
+
+    def release(self) -> None:
+        self._mine.discard(self._key)
+        os.close(self._fd)
+
+
+def open_private(path: Path) -> int:
+    """Open a file that only its owner may read; SQLite gives its companions the same mode."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: {error.strerror}") from error
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _read_pid(fd: int) -> int:
+    text = os.pread(fd, 20, 0).strip()
+    return int(text) if text.isdigit() else 0

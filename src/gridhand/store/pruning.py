@@ -1,0 +1,74 @@
+"""Forgetting: old events go, what they led to goes into the checkpoint first.
+
+The checkpoint and the events that are kept give the present, at every moment. Each call forgets a
+bounded number of events, and of closed allocations and answered operations as many at the most.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, tuple_, update
+
+from gridhand.store import schema
+
+_CLOSING = {f"allocation.{state}" for state in ("released", "expired", "lost")}
+_CHUNK = 500
+
+_allocations, _checkpoint, _events = schema.allocations, schema.checkpoint, schema.events
+
+
+def forget(connection: Connection, *, before: int, most: int) -> bool:
+    """Forget at most `most` events older than `before`; say whether there are more."""
+    query = select(_events).where(_events.c.at < before).order_by(_events.c.number)
+    found = connection.execute(query.limit(most)).mappings().all()
+    if found:
+        # The last word on each subject is what counts.
+        last = {(event["kind"].partition(".")[0], event["subject"]): event for event in found}
+        _move_to_checkpoint(connection, last)
+        through = found[-1]["number"]
+        connection.execute(delete(_events).where(_events.c.number <= through))
+        connection.execute(update(schema.meta).values(checkpoint_through=through))
+    _forget_operations(connection, before, most)
+    return len(found) == most
+
+
+def _move_to_checkpoint(connection: Connection, last: dict[tuple[str, str], Any]) -> None:
+    key = tuple_(_checkpoint.c.kind, _checkpoint.c.subject)
+    for some in chunks(list(last)):
+        connection.execute(delete(_checkpoint).where(key.in_(some)))
+    ended = {subject: event for subject, event in last.items() if _ended(event)}
+    kept = [
+        {"kind": kind, "subject": subject, "row": event["row"]}
+        for (kind, subject), event in last.items()
+        if (kind, subject) not in ended
+    ]
+    if kept:
+        connection.execute(insert(_checkpoint), kept)
+    numbers = [
+        json.loads(event["row"])["number"]
+        for (kind, _), event in ended.items()
+        if kind == "allocation"
+    ]
+    for some in chunks(numbers):
+        closed = _allocations.c.live_node.is_(None)
+        connection.execute(delete(_allocations).where(_allocations.c.number.in_(some), closed))
+
+
+def _ended(event: Any) -> bool:
+    """Whether nothing is left of the subject: a node removed, an allocation closed."""
+    return event["row"] is None or event["kind"] in _CLOSING
+
+
+def _forget_operations(connection: Connection, before: int, most: int) -> None:
+    table = schema.operations
+    old = select(table.c.owner, table.c.op_id).where(table.c.at < before).limit(most)
+    key = tuple_(table.c.owner, table.c.op_id)
+    for some in chunks([tuple(row) for row in connection.execute(old)]):
+        connection.execute(delete(table).where(key.in_(some)))
+
+
+def chunks(items: list[Any]) -> list[list[Any]]:
+    """The items in pieces that fit into one IN (…)."""
+    return [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
