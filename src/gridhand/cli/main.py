@@ -26,7 +26,10 @@ class Entry(NamedTuple):
     help: str
 
 
-COMMANDS: Mapping[str, Entry] = {}
+COMMANDS: Mapping[str, Entry] = {
+    "check": Entry("gridhand.cli.store:check", "Prove that nothing is promised twice or lost."),
+    "migrate-store": Entry("gridhand.cli.store:migrate_store", "Move the state to another store."),
+}
 
 
 class LazyGroup(click.Group):

@@ -274,9 +274,9 @@ def _strangers(asked: Request, snapshot: Snapshot, use: NodeUse) -> list[str]:
     if asked.gpu is None:
         return []
     return [
-        f"processes that are not ours use {_fixed(snapshot.foreign[id], 10**9, 2)} GB of device {id}"
+        f"processes that are not ours use {_fixed(amount, 10**9, 2)} GB of device {id}"
         for id in use.devices
-        if snapshot.foreign.get(id)
+        if (amount := snapshot.foreign.get(id, 0))
     ]
 
 

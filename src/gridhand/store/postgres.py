@@ -113,14 +113,25 @@ class PostgresStore(SqlStore):
         except (psycopg.Error, DBAPIError) as error:
             raise self._translated(error) from error
 
-    def _raw_connection(self) -> psycopg.Connection[Any]:
-        raw = psycopg.connect(
+    def reading_connection(self) -> psycopg.Connection[Any]:
+        """A connection beside the owner's, that cannot write."""
+        raw = self._plain_connection()
+        raw.execute(f"SET search_path TO {SCHEMA}")
+        raw.execute("SET default_transaction_read_only TO on")
+        raw.autocommit = False
+        return raw
+
+    def _plain_connection(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
             self._address.render_as_string(hide_password=False),
             autocommit=True,
             connect_timeout=5,
             application_name=f"gridhand {socket.gethostname()} {os.getpid()}"[:63],
             keepalives_idle=10,
         )
+
+    def _raw_connection(self) -> psycopg.Connection[Any]:
+        raw = self._plain_connection()
         try:
             if self._taking.must_exist and not _has_schema(raw):
                 raise self._taking.missing(self.url)

@@ -44,6 +44,7 @@ meta = Table(
     Column("high_water_ms", _Big, nullable=False),
     Column("next_number", _Big, nullable=False),
     Column("checkpoint_through", _Big, nullable=False),
+    Column("moved_to", String, nullable=True),
     CheckConstraint("id = 1", name="one_row"),
     CheckConstraint("writer = epoch", name=FENCE),
     CheckConstraint("high_water_ms >= 0 AND next_number >= 1", name="marks_are_sane"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, inspect, select, tuple_, update
@@ -150,6 +150,11 @@ class SqlStore(ABC):
             )
         if version < SCHEMA_VERSION:
             self._migrate(version)
+        moved_to = self._connection.execute(select(_meta.c.moved_to)).scalar_one()
+        if moved_to is not None:
+            raise StoreInvalid(
+                f"{self.url} was moved to {moved_to}", hint="Open the store it was moved to."
+            )
 
     def _migrate(self, version: int) -> None:
         from gridhand.store.migrations import migrate  # Alembic, only for this
@@ -227,6 +232,24 @@ class SqlStore(ABC):
         if new:
             self._insert("insert_node", new)
 
+    # ---- moving elsewhere
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A transaction of the owner's."""
+        with self._transaction():
+            self._hold_epoch(self._high_water_ms, self._next_number)
+            yield
+
+    def mark_moved(self, url: str) -> None:
+        """Close the store for good: whoever opens it is told where it went."""
+        with self.writing():
+            self._connection.execute(update(_meta).values(moved_to=url))
+
     # ---- reading
 
     def load(self) -> Contents:
@@ -283,8 +306,7 @@ class SqlStore(ABC):
     # ---- forgetting
 
     def prune(self, *, before: int, most: int) -> int:
-        with self._transaction():
-            self._hold_epoch(self._high_water_ms, self._next_number)
+        with self.writing():
             more = forget(self._connection, before=before, most=most)
         return self._left_to_prune(before) if more else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from gridhand.core.errors import InvalidInput, StoreUnavailable
+from gridhand.core.errors import InvalidInput
 from gridhand.store.base import Store
 from gridhand.store.ownership import Taking
 
@@ -46,10 +46,8 @@ def store_at(url: str, taking: Taking | None = None) -> Store:
 
 
 def _postgres(url: str, taking: Taking | None) -> Store:
-    try:
-        from gridhand.store.postgres import PostgresStore
-    except ImportError as error:
-        raise StoreUnavailable(f"no driver for PostgreSQL is installed ({error})") from error
+    from gridhand.store.postgres import PostgresStore
+
     return PostgresStore(url.replace("postgres://", "postgresql://", 1), taking=taking)
 
 

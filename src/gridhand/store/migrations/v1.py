@@ -26,6 +26,7 @@ def _meta_and_nodes(op: Operations) -> None:
         sa.Column("high_water_ms", _big, nullable=False),
         sa.Column("next_number", _big, nullable=False),
         sa.Column("checkpoint_through", _big, nullable=False),
+        sa.Column("moved_to", sa.String, nullable=True),
         sa.CheckConstraint("id = 1", name="one_row"),
         sa.CheckConstraint("writer = epoch", name="writer_is_owner"),
         sa.CheckConstraint("high_water_ms >= 0 AND next_number >= 1", name="marks_are_sane"),

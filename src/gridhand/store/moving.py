@@ -1,0 +1,113 @@
+"""Moving a ledger to another store: copied, verified, then switched.
+
+Both stores are owned while it lasts. The copy is one transaction in the target, and is compared
+with the source row by row before it is committed; only then is the source marked as moved, and
+opens for nobody any more. Killed before that, the source is as it was; the target is empty, or
+whole and unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Connection, Table, func, insert, select, update
+
+from gridhand.core.errors import StoreInvalid
+from gridhand.store import schema
+from gridhand.store.sql import SqlStore
+
+Progress = Callable[[str, int, int], None]  # the table, how many rows are done, of how many
+
+_CHUNK = 2000
+_TABLES = (
+    schema.nodes,
+    schema.allocations,
+    schema.events,
+    schema.operations,
+    schema.checkpoint,
+)
+
+
+def move(source: SqlStore, target: SqlStore, progress: Progress = lambda *_: None) -> int:
+    """Move everything; returns how many rows there were. Both stores are closed afterwards."""
+    source.open()
+    try:
+        target.open()
+        try:
+            rows = _copy(source, target, progress)
+        finally:
+            target.close()
+        source.mark_moved(target.url)
+        return rows
+    finally:
+        source.close()
+
+
+def _copy(source: SqlStore, target: SqlStore, progress: Progress) -> int:
+    if any(_count(target.connection, table) for table in _TABLES):
+        raise StoreInvalid(
+            f"{target.url} is not empty", hint="Give the address of a new store to move to."
+        )
+    rows = 0
+    with target.writing():
+        for table in _TABLES:
+            rows += _copy_table(source.connection, target.connection, table, progress)
+        for table in _TABLES:
+            _compare(source.connection, target.connection, table)
+        _copy_meta(source.connection, target.connection)
+    return rows
+
+
+def _copy_table(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
+    total, done = _count(source, table), 0
+    for some in _pages(source, table):
+        target.execute(insert(table), some)
+        done += len(some)
+        progress(table.name, done, total)
+    return done
+
+
+def _compare(source: Connection, target: Connection, table: Table) -> None:
+    pages = zip(_pages(source, table), _pages(target, table), strict=True)
+    if _count(source, table) != _count(target, table) or any(one != two for one, two in pages):
+        raise StoreInvalid(
+            f"the copy of {table.name} differs from the original",
+            hint="Nothing was switched. Check the source with `grid check --store`.",
+        )
+
+
+def _pages(connection: Connection, table: Table) -> Any:
+    """The rows in the order of their keys, some at a time, from where the last ones ended."""
+    key = list(table.primary_key.columns)
+    last: tuple[Any, ...] | None = None
+    while True:
+        query = select(table).order_by(*key).limit(_CHUNK)
+        if last is not None:
+            query = query.where(_after(key, last))
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+        if not rows:
+            return
+        yield rows
+        last = tuple(rows[-1][column.name] for column in key)
+
+
+def _after(key: list[Any], last: tuple[Any, ...]) -> Any:
+    if len(key) == 1:
+        return key[0] > last[0]
+    return (key[0] > last[0]) | ((key[0] == last[0]) & (key[1] > last[1]))
+
+
+def _copy_meta(source: Connection, target: Connection) -> None:
+    """Who the cluster is and how far it got. The epoch goes on from the source's."""
+    row = dict(source.execute(select(schema.meta)).mappings().one())
+    same = {
+        name: row[name]
+        for name in ("cluster_id", "high_water_ms", "next_number", "checkpoint_through")
+    }
+    epoch = row["epoch"] + 1
+    target.execute(update(schema.meta).values(**same, epoch=epoch, writer=epoch))
+
+
+def _count(connection: Connection, table: Table) -> int:
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
