@@ -54,6 +54,10 @@ class Command(Call[Reply]):
     def decide(self, desk: Desk) -> Reply:
         raise NotImplementedError
 
+    def gives_back(self) -> bool:
+        """Whether it frees something, and so must work even when the disk is full."""
+        return False
+
     def body(self) -> str:
         """The same text for the same call."""
         raise NotImplementedError
@@ -131,6 +135,9 @@ class MoveOne(HoldingCommand):
         if not found.live:
             return [advance(found, self.move, now=desk.now)]
         return [desk.ledger.move(self.id, self.move, now=desk.now, ttl_ms=self.ttl_ms)]
+
+    def gives_back(self) -> bool:
+        return self.move is Move.RELEASE
 
     def body(self) -> str:
         return f"{self.move} {self.id} {self.ttl_ms}"

@@ -29,6 +29,7 @@ from gridhand.core.errors import (
     StoreDamaged,
     StoreError,
     StoreFenced,
+    StoreFull,
     StoreUnavailable,
 )
 from gridhand.core.ledger import Ledger
@@ -181,25 +182,27 @@ class Keeper:
         try:
             if self._doubt:
                 self._reload()
-            repeated = self._look_up(commands)
-        except StoreError as error:
-            self._fail(batch, error)
-            return
+            self._change(commands)
+        except StoreFull as full:
+            self._only_give_back(commands, full)
+        except Exception as error:
+            self._undo(commands, questions, error)
+        self._answer(commands)
+        for ticket in questions:
+            self._look(ticket)
+        self._answer(questions)
+
+    def _change(self, commands: list[Ticket]) -> None:
+        """Decide the commands and have the changes written; raises if they could not be."""
+        repeated = self._look_up(commands)
         desk = self._desk
         # At least as late as anything decided before, even in tests that steer the clock.
         desk.now = max(desk.now, self.clock.now())
         written = self._decide(commands, repeated)
         desk.past.clear()
         if written.entries or written.operations:
-            try:
-                self._write(written)
-                desk.ledger.changes.clear()
-            except Exception as error:
-                self._undo(commands, questions, error)
-        self._answer(commands)
-        for ticket in questions:
-            self._look(ticket)
-        self._answer(questions)
+            self._write(written)
+            desk.ledger.changes.clear()
 
     def _write(self, written: Batch) -> None:
         """Have it written. If the outcome is unknown, look it up before anybody is answered."""
@@ -297,7 +300,7 @@ class Keeper:
         """Take back what could not be written. Questions are answered, if memory is sure."""
         self._desk.ledger.rollback()
         # Full, locked or damaged: nothing was written, memory is as it was. Else it is not known.
-        self._doubt = type(error) not in (StoreUnavailable, StoreDamaged)
+        self._doubt |= type(error) not in (StoreUnavailable, StoreFull, StoreDamaged)
         if isinstance(error, StoreFenced):
             self._closed = error
         elif not isinstance(error, StoreError):
@@ -305,10 +308,17 @@ class Keeper:
         for ticket in (*commands, *questions) if self._doubt else commands:
             ticket.reply, ticket.error = None, copy.copy(error)
 
-    def _fail(self, batch: list[Ticket], error: StoreError) -> None:
-        for ticket in batch:
-            ticket.error = copy.copy(error)
-        self._answer(batch)
+    def _only_give_back(self, commands: list[Ticket], full: StoreFull) -> None:
+        """The disk is full: only what frees something is written, into the space kept for that."""
+        self._undo(commands, [], full)
+        ends = [ticket for ticket in commands if ticket.command.gives_back()]
+        if (ends or self._due()) and self._store.relieve():
+            for ticket in ends:
+                ticket.error = None
+            try:
+                self._change(ends)
+            except Exception as error:
+                self._undo(ends, [], error)
 
     def _reload(self) -> None:
         self._store.recover()

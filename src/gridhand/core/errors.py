@@ -20,6 +20,7 @@
     ├── GridClosed              used after close, or in a forked child
     └── StoreError
         ├── StoreUnavailable    not written; the same call may work later
+        │   └── StoreFull       no space; what gives something back still works
         ├── StoreOwned          another process has it
         ├── StoreFenced         another process took it over
         ├── StoreInvalid        not ours, or newer than this version
@@ -264,6 +265,12 @@ class StoreUnavailable(StoreError):
             f"the store cannot be written: {cause}",
             hint="Nothing was changed. Mend the cause and try again.",
         )
+
+
+class StoreFull(StoreUnavailable):
+    """There is no space left for new allocations. Releasing still works, from a reserve."""
+
+    code = "store_full"
 
 
 class StoreOwned(StoreError):

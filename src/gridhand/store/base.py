@@ -94,6 +94,9 @@ class Store(Protocol):
         `StoreUnavailable`: not yet. `StoreFenced`: another owner has taken over meanwhile.
         """
 
+    def relieve(self) -> bool:
+        """Free the space that was kept back for when there is none; say whether there was any."""
+
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         """Allocations by number, closed ones included, as far back as they are kept."""
 

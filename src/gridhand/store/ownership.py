@@ -99,6 +99,21 @@ def open_private(path: Path) -> int:
         raise StoreUnavailable(f"{path}: {error.strerror}") from error
 
 
+def fill_reserve(path: Path, size: int) -> bool:
+    """Keep space back on the disk; say whether there was enough of it."""
+    if path.exists():
+        return True
+    fd = open_private(path)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError:  # full already: rather no reserve than half of one
+        path.unlink(missing_ok=True)
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 

@@ -116,6 +116,9 @@ class SqlStore(ABC):
         self._in_doubt = None
         return in_doubt is not None and self._next_event > in_doubt
 
+    def relieve(self) -> bool:
+        return False
+
     def _make_durable(self) -> None:  # noqa: B027 - most have nothing to do
         """Sync what a lost commit may have left unsynced, where reconnecting does not."""
 

@@ -7,8 +7,10 @@ commit: what was answered survives a power cut.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,19 +21,23 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from gridhand.core.errors import StoreDamaged, StoreError, StoreFenced, StoreUnavailable
+from gridhand.core.errors import StoreDamaged, StoreError, StoreFenced, StoreFull, StoreUnavailable
 from gridhand.store import schema
 from gridhand.store.base import Batch, Opening, OutcomeUnknown
 from gridhand.store.batches import Row
-from gridhand.store.ownership import OwnerLock, Taking, open_private
+from gridhand.store.ownership import OwnerLock, Taking, fill_reserve, open_private
 from gridhand.store.sql import STATEMENTS, SqlStore
 
 _Item = TypeVar("_Item")
+_log = logging.getLogger("gridhand")
 
 DEFAULT_TIMEOUT_S = 5.0
 # Rows to a statement: many at once are cheaper, and let go of the interpreter once for all.
 _SIZES = (32, 8, 1)
 _CHECKED_AT_START = 256 * 2**20  # bytes: a larger file is checked when asked
+_RESERVE = 512 * 1024  # bytes kept back on the disk, so that releasing works when it is full
+_REFILL_S = 10.0
+_WAL_ALARM = 256 * 2**20
 _BROKEN = ("file is not a database", "database disk image is malformed")
 
 
@@ -53,6 +59,8 @@ class SqliteStore(SqlStore):
         self._owner_lock: OwnerLock | None = None
         self._engine: Engine | None = None
         self._damage = ""
+        self._next_care = 0.0
+        self._relieved = False
 
     def open(self) -> Opening:
         if self._path:
@@ -63,7 +71,40 @@ class SqliteStore(SqlStore):
 
     def commit(self, batch: Batch) -> None:
         self._refuse_if_damaged()
+        if self._relieved:
+            self._refill_first(batch)
         super().commit(batch)
+        if self._path and time.monotonic() > self._next_care:
+            self._next_care = time.monotonic() + _REFILL_S
+            self._care(self._path)
+
+    def _care(self, path: str) -> None:
+        """Now and then: keep space back for when the disk is full, and look at the WAL."""
+        fill_reserve(Path(f"{path}.reserve"), _RESERVE)
+        with contextlib.suppress(OSError):
+            size = os.path.getsize(f"{path}-wal")
+            if size > _WAL_ALARM:
+                _log.warning(
+                    "the WAL of %s has grown to %d MB: another program reads it without end",
+                    path,
+                    size // 10**6,
+                )
+
+    def _refill_first(self, batch: Batch) -> None:
+        """The reserve has been spent: nothing new is written until it is there again."""
+        self._relieved = not fill_reserve(Path(f"{self._path}.reserve"), _RESERVE)
+        if self._relieved and any(change.before is None for change, _, _ in batch.entries):
+            raise StoreFull("the disk is full, and its last space is kept for releasing")
+
+    def relieve(self) -> bool:
+        if not self._path or not os.path.exists(f"{self._path}.reserve"):
+            return False
+        os.unlink(f"{self._path}.reserve")
+        self._relieved = True
+        with contextlib.suppress(sqlite3.Error):
+            # What is in the WAL goes to its place, and the space of the WAL can be used again.
+            self._raw.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        return True
 
     def prune(self, *, before: int, most: int) -> int:
         self._refuse_if_damaged()
@@ -185,6 +226,8 @@ class SqliteStore(SqlStore):
             return StoreError(f"the store refused a change: {text}")
         if "disk I/O error" in text:
             return OutcomeUnknown(text)
+        if "disk is full" in text:
+            return StoreFull(text)
         return StoreUnavailable(text)
 
     def _run(self, name: str, many: Sequence[Row]) -> int:
