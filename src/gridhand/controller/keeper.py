@@ -11,6 +11,7 @@ batch to another thread and back would cost as much as a commit, and gain nothin
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import queue
@@ -140,12 +141,17 @@ class Keeper:
     def _take(self) -> list[Ticket]:
         """Everything that waits; if nothing does, what comes first, or nothing at a deadline."""
         batch: list[Ticket] = []
-        try:
+        with contextlib.suppress(queue.Empty):
             batch += self._inbox.get(timeout=self._patience_s())
-            while len(batch) < MOST_IN_A_BATCH:
-                batch += self._inbox.get_nowait()
-        except queue.Empty:
-            pass
+        size = 0
+        # Those who were answered together come back together: as long as letting the other
+        # threads run brings more of them, they all fit into this commit.
+        while size < len(batch) < MOST_IN_A_BATCH:
+            size = len(batch)
+            time.sleep(0)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    batch += self._inbox.get_nowait()
         return batch
 
     def _refuse_rest(self) -> None:

@@ -161,10 +161,12 @@ class Ledger:
 
     def grant(self, grants: Sequence[Placement], terms: Terms, *, now: int) -> list[Allocation]:
         """Hold all of `grants` as one, or nothing: each is checked again as it is applied."""
+        if len(grants) == 1:
+            return [self._grant(grants[0], terms.holder, None, terms, now)]
         holders: Sequence[str | None] = [None] * len(grants)
         if terms.holder is not None:
             holders = _holders(terms.holder, len(grants))
-        group = f"g{self.epoch}-{self.next_number}" if len(grants) > 1 else None
+        group = f"g{self.epoch}-{self.next_number}"
         mark = self.mark()
         try:
             return [

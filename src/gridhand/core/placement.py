@@ -53,11 +53,10 @@ def _has_labels(asked: Request, use: NodeUse) -> bool:
 
 def place(asked: Request, snapshot: Snapshot, strategy: Strategy) -> Placement | Refusal:
     """Choose a node for `asked` or the first of its alternatives that fits, or tell why not."""
-    for choice in asked.choices():
-        placed = _place_one(choice, snapshot, strategy)
-        if placed is not None:
-            return placed
-    return Refusal(asked, snapshot)
+    placed = _place_one(asked, snapshot, strategy)
+    for other in asked.alternatives if placed is None else ():
+        placed = placed or _place_one(other, snapshot, strategy)
+    return placed or Refusal(asked, snapshot)
 
 
 def _place_one(asked: Request, snapshot: Snapshot, strategy: Strategy) -> Placement | None:

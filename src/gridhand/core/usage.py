@@ -82,6 +82,8 @@ class NodeUse:
         """Whether exactly this may be held here now, in addition to what is."""
         if not self.open or not self.amounts_fit(amounts):
             return False
+        if not devices:
+            return True
         if len({hold.device for hold in devices}) < len(devices):
             return False
         return all(
