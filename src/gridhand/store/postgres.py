@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors
-from sqlalchemy import BigInteger, Boolean, Integer, Table, create_engine, make_url
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -49,11 +49,14 @@ _SETTINGS = (
     "SET statement_timeout TO '60s'",
     "SET idle_in_transaction_session_timeout TO '60s'",
 )
-_INSERTED: dict[str, Table] = {
-    "insert": schema.allocations,
-    "event": schema.events,
-    "operation": schema.operations,
-    "insert_node": schema.nodes,
+_COPY = {
+    name: f"COPY {table.name} FROM STDIN"
+    for name, table in (
+        ("insert", schema.allocations),
+        ("event", schema.events),
+        ("operation", schema.operations),
+        ("insert_node", schema.nodes),
+    )
 }
 
 
@@ -73,7 +76,6 @@ class PostgresStore(SqlStore):
         self._compiled = {
             name: str(statement.compile(dialect=dialect)) for name, statement in STATEMENTS.items()
         }
-        self._compiled_many = {name: _for_many(table) for name, table in _INSERTED.items()}
 
     def open(self) -> Opening:
         self._owner_wanted = self._taking
@@ -231,9 +233,13 @@ class PostgresStore(SqlStore):
             return cursor.rowcount
 
     def _insert(self, name: str, many: Sequence[Row]) -> None:
-        # One array to a column: one statement, however many rows.
-        statement: Any = self._compiled_many[name]
-        self._raw.execute(statement, [list(column) for column in zip(*many, strict=True)])
+        if len(many) == 1:
+            self._run(name, many)
+            return
+        copying: Any = _COPY[name]
+        with self._raw.cursor() as cursor, cursor.copy(copying) as copy:
+            for row in many:
+                copy.write_row(row)
 
     def _close(self, state: str, numbers: list[int]) -> int:
         return self._raw.execute(
@@ -253,18 +259,6 @@ _HOLDS_IT = (
 def _has_schema(raw: psycopg.Connection[Any]) -> bool:
     query = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
     return raw.execute(query, (SCHEMA,)).fetchone() is not None
-
-
-def _for_many(table: Table) -> str:
-    columns = ", ".join(f'"{column.name}"' for column in table.c)
-    arrays = ", ".join(f"%s::{_array(column.type)}" for column in table.c)
-    return f"INSERT INTO {table.name} ({columns}) SELECT * FROM unnest({arrays})"
-
-
-def _array(kind: object) -> str:
-    if isinstance(kind, Boolean):
-        return "boolean[]"
-    return "bigint[]" if isinstance(kind, BigInteger | Integer) else "text[]"
 
 
 def _cause(error: BaseException) -> BaseException | None:
