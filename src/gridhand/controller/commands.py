@@ -36,7 +36,8 @@ class Desk:
 
     def find(self, id: str, owner: str) -> Allocation:
         """An allocation of `owner`, live or closed."""
-        found = self.ledger.live.get(id) or self.past.get(id)
+        ledger = self.ledger
+        found = ledger.live.get(id) or ledger.closed.get(id) or self.past.get(id)
         if found is None:
             raise UnknownAllocation(id)
         if found.owner != owner:
@@ -204,7 +205,10 @@ class Unregister(NodeCommand):
     force: bool = False
 
     def decide(self, desk: Desk) -> list[Node]:
+        devices = list(desk.ledger.node(self.name).devices)
         desk.ledger.unregister(self.name, now=desk.now, force=self.force)
+        for id in devices:  # measured on a node that is gone
+            desk.snapshot.foreign.pop(id, None)
         return []
 
     def body(self) -> str:

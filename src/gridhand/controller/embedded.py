@@ -23,11 +23,11 @@ from gridhand.controller.commands import (
     set_foreign,
 )
 from gridhand.controller.keeper import Keeper
-from gridhand.controller.tickets import LoopPort, Ticket, Waiter
+from gridhand.controller.tickets import NOWHERE, LoopPort, Ticket, Waiter
 from gridhand.core.allocations import Allocation, Move
 from gridhand.core.calls import Call, Reply
 from gridhand.core.check import Violation, check_state
-from gridhand.core.errors import GridClosed, InvalidInput
+from gridhand.core.errors import GridClosed
 from gridhand.core.ledger import Terms
 from gridhand.core.nodes import Health, Node
 from gridhand.core.placement import Refusal, place
@@ -87,6 +87,11 @@ class Embedded:
             )
         self._keeper.submit(tickets)
 
+    def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None:
+        """Release what `call` was granted, since nobody will. Not what the holder had before."""
+        if isinstance(call, Allocate) and call.fresh:
+            self.submit([Ticket(MoveOne(call.owner, id=made[0].id), NOWHERE)])
+
     def port(self, loop: asyncio.AbstractEventLoop) -> LoopPort:
         return LoopPort(loop, self.submit, self._keeper.abandon)
 
@@ -144,8 +149,6 @@ class Embedded:
         )
 
     def events(self, after: int, limit: int) -> Call[list[Event]]:
-        if not 1 <= limit <= 10_000:
-            raise InvalidInput("limit", limit, "a number from 1 to 10000")
         return AskStore(lambda store, now: store.events(after=after, limit=limit))
 
     def prune(self, age_ms: int, most: int) -> Call[int]:

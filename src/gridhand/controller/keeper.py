@@ -208,7 +208,7 @@ class Keeper:
         desk.past.clear()
         if written.entries or written.operations:
             self._write(written)
-            desk.ledger.changes.clear()
+            desk.ledger.settle()
 
     def _write(self, written: Batch) -> None:
         """Have it written. If the outcome is unknown, look it up before anybody is answered."""

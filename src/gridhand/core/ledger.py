@@ -69,6 +69,7 @@ class Ledger:
         self.names: list[str] = []  # of the nodes, in order
         self.live: dict[str, Allocation] = {}
         self.changes: list[Change] = []
+        self.closed: dict[str, Allocation] = {}  # by these changes
         self._holders: dict[tuple[str, str], str] = {}
         self._groups: dict[str, list[str]] = {}
         self._device_nodes: dict[str, str] = {}
@@ -238,6 +239,11 @@ class Ledger:
         """Where the list of changes stands; `rollback` returns there."""
         return len(self.changes)
 
+    def settle(self) -> None:
+        """The changes so far are durable: they can no longer be undone."""
+        self.changes.clear()
+        self.closed.clear()
+
     def rollback(self, mark: int = 0) -> None:
         """Undo every change since `mark`, the last one first."""
         while len(self.changes) > mark:
@@ -265,8 +271,12 @@ class Ledger:
             return
         if before is not None and before.live:
             self._leave(before)
+            if after is not None and not after.live:
+                self.closed[after.id] = after
         if after is not None and after.live:
             self._enter(after)
+            if before is not None and not before.live:
+                del self.closed[before.id]
 
     def _enter(self, held: Allocation) -> None:
         self.live[held.id] = held

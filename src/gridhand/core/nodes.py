@@ -10,7 +10,7 @@ from typing import Any
 from gridhand.core.errors import InvalidInput, InvalidRequest
 from gridhand.core.gpus import MOST_DEVICES, Gpu, anonymous_gpus
 from gridhand.core.names import check_label, check_node_name
-from gridhand.core.resources import UNIT, Resources, amount_text, read_amount
+from gridhand.core.resources import MOST, UNIT, Resources, amount_text, read_amount
 
 MOST_LABELS = 64
 
@@ -61,6 +61,25 @@ class Node:
             price=read_amount("price", price),
             address=check_label(address, "address") if address else "",
         )
+
+    def checked(self) -> Node:
+        """The same, if it could have been read: for one that was put together by hand."""
+        check_node_name(self.name)
+        if not isinstance(self.capacity, Resources):
+            raise InvalidInput("capacity", self.capacity, "Resources")
+        if not isinstance(self.gpus, tuple):
+            raise InvalidInput("gpus", self.gpus, "a tuple of devices")
+        for gpu in self.gpus:
+            if not isinstance(gpu, Gpu):
+                raise InvalidInput("gpus", gpu, "devices made with Gpu")
+        if type(self.price) is not int or not 0 <= self.price <= MOST:
+            raise InvalidInput("price", self.price, "ten-thousandths, not negative")
+        if self.health not in list(Health) or not isinstance(self.draining, bool):
+            raise InvalidInput("health or draining", self.health, "up, suspect or down, and a bool")
+        _devices(self.name, Resources(), self.gpus)
+        if self.address:
+            check_label(self.address, "address")
+        return replace(self, labels=check_labels(self.labels), health=Health(self.health))
 
     @property
     def total(self) -> Resources:

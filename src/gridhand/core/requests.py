@@ -61,10 +61,10 @@ class Request:
             wishes = (gpu_model, gpu_capability, node, prefer, exclude, labels, quality, scaling)
             if named or alternatives or fallback or any(wishes):
                 raise InvalidRequest("request", resources.resources, "it alone, or amounts instead")
-            return resources
+            return resources._checked()
         asked, devices = _split_fields(resources)
-        gpu_model = gpu_model or devices.get("gpu_model")
-        gpu_capability = gpu_capability or devices.get("gpu_capability")
+        gpu_model = devices.get("gpu_model") if gpu_model is None else gpu_model
+        gpu_capability = devices.get("gpu_capability") if gpu_capability is None else gpu_capability
         amounts = Resources.of(asked, **named)
         if not amounts:
             raise InvalidRequest("resources", resources or named, "at least one amount above 0")
@@ -112,6 +112,16 @@ class Request:
         if gpu is not None and gpu.memory_bytes is not None:
             gpu = gpu.scaled(qualities.scaled(gpu.memory_bytes, factors["gpu_memory"]))
         return replace(self, amounts=Resources(amounts), gpu=gpu, quality=level)
+
+    def _checked(self) -> Request:
+        """The same, if it could have been read: for one that was put together by hand."""
+        if not isinstance(self.amounts, Resources):
+            raise InvalidRequest("amounts", self.amounts, "Resources")
+        if not isinstance(self.gpu, GpuAsk | None):
+            raise InvalidRequest("gpu", self.gpu, "what Request.of makes of it")
+        if not self.amounts and self.gpu is None:
+            raise InvalidRequest("resources", "nothing", "at least one amount above 0")
+        return self
 
     def key(self) -> str:
         """The same text for the same request: to tell a repeat from something else."""

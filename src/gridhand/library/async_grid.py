@@ -11,6 +11,7 @@ from gridhand.core.allocations import Allocation as Record
 from gridhand.core.allocations import Move
 from gridhand.core.calls import Call, Reply
 from gridhand.core.gpus import Gpu
+from gridhand.core.names import check_label
 from gridhand.core.nodes import Node
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import AsyncAllocation
@@ -66,7 +67,7 @@ class AsyncGrid:
 
     def for_owner(self, owner: str) -> Self:
         """The same grid, acting in the name of another owner."""
-        return type(self)(backend=self._backend, owner=owner)
+        return type(self)(backend=self._backend, owner=check_label(owner, "owner"))
 
     @property
     def owner(self) -> str:
@@ -118,7 +119,7 @@ class AsyncGrid:
         return list((await self.status()).nodes)
 
     async def node(self, name: str) -> NodeStatus:
-        return await self._ask(self._backend.node(name))
+        return await self._ask(self._calls.node(name))
 
     async def drain(self, name: str, *, op_id: str | None = None) -> Node:
         """Give the node no new work. What is held there stays held."""
@@ -162,7 +163,7 @@ class AsyncGrid:
         A task that is cancelled while it waits leaves nothing held.
         """
         call = self._calls.allocate(resources, holder, ttl, op_id, named)
-        return self._held(await self._ask(call))
+        return self._held(await self._hold(call))
 
     async def allocate_group(
         self,
@@ -173,7 +174,7 @@ class AsyncGrid:
         op_id: str | None = None,
     ) -> list[AsyncAllocation]:
         """Hold all of the requests, or none. They are renewed and released as one, too."""
-        made = await self._ask(self._calls.group(requests, holder, ttl, op_id))
+        made = await self._hold(self._calls.group(requests, holder, ttl, op_id))
         return [AsyncAllocation(record, self) for record in made]
 
     async def reserve(
@@ -187,7 +188,7 @@ class AsyncGrid:
     ) -> AsyncAllocation:
         """Hold resources for at most `ttl` seconds, within which they are to be confirmed."""
         call = self._calls.reserve(resources, holder, ttl, op_id, named)
-        return self._held(await self._ask(call))
+        return self._held(await self._hold(call))
 
     async def confirm(
         self,
@@ -236,7 +237,7 @@ class AsyncGrid:
 
     async def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """What happened, in order, from the event after number `after`."""
-        return await self._ask(self._backend.events(after, limit))
+        return await self._ask(self._calls.events(after, limit))
 
     async def prune(self, older_than_s: float, *, most: int = 5000) -> AsyncIterator[int]:
         """Forget what is older, `most` events at a time; yields how many are still to go."""
@@ -253,6 +254,16 @@ class AsyncGrid:
         if known is None or known[0] is not loop:  # another loop gets a port of its own
             known = self._port = loop, self._backend.port(loop)
         return known[1].call(call)
+
+    async def _hold(self, call: Call[list[Record]]) -> list[Record]:
+        answer = self._ask(call)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Answered and cancelled in the same moment: the port could not see that.
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._backend.give_back(call, answer.result())
+            raise
 
     def _held(self, made: list[Record]) -> AsyncAllocation:
         return AsyncAllocation(made[0], self)

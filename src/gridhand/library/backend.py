@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
-import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -52,6 +52,8 @@ class Backend(Protocol):
 
     def close(self) -> None: ...
 
+    def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
+
     def allocate(
         self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
     ) -> Call[list[Allocation]]: ...
@@ -99,10 +101,33 @@ def read_ttl(seconds: float | None, field: str = "ttl") -> int | None:
     """A time in seconds as milliseconds, or None."""
     if seconds is None:
         return None
-    valid = type(seconds) in (int, float) and math.isfinite(seconds)
-    if not valid or not 0.001 <= seconds <= LONGEST_TTL_S:
+    # A comparison with NaN is never true.
+    if type(seconds) not in (int, float) or not 0.001 <= seconds <= LONGEST_TTL_S:
         raise InvalidInput(field, seconds, f"seconds from 0.001 to {LONGEST_TTL_S}")
     return round(seconds * 1000)
+
+
+def read_count(value: int, field: str, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidInput(field, value, f"a whole number from {least} to {most}")
+    return value
+
+
+def read_flag(value: bool, field: str) -> bool:
+    """True or False, and nothing that merely counts as one: a text such as "no" is true."""
+    if not isinstance(value, bool):
+        raise InvalidInput(field, value, "True or False")
+    return value
+
+
+def read_text(value: str, field: str) -> str:
+    """A sentence for the record: anything that can be written down."""
+    if isinstance(value, str) and len(value) <= 500 and "\0" not in value:
+        with contextlib.suppress(UnicodeEncodeError):
+            value.encode()
+            return value
+    raise InvalidInput(field, value, "a text of at most 500 characters")
 
 
 def read_owner(owner: str | None) -> str:

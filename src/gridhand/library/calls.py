@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridhand.core.allocations import Allocation, Lifetime, Move, State
 from gridhand.core.calls import Call
@@ -13,7 +13,11 @@ from gridhand.core.names import check_label, check_node_name
 from gridhand.core.nodes import Health, Node
 from gridhand.core.requests import Request
 from gridhand.core.resources import read_amount
-from gridhand.library.backend import Backend, read_op_id, read_ttl
+from gridhand.library.backend import Backend, read_count, read_flag, read_op_id, read_text, read_ttl
+
+if TYPE_CHECKING:
+    from gridhand.core.views import NodeStatus
+    from gridhand.store.base import Event
 
 Holding = Call[list[Allocation]]
 
@@ -49,7 +53,7 @@ class Calls:
     def group(
         self, requests: Sequence[Any], holder: str | None, ttl: float | None, op_id: str | None
     ) -> Holding:
-        if isinstance(requests, str | Mapping) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
+        if not isinstance(requests, list | tuple) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
             raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
         asked = tuple(Request.of(one) for one in requests)
         return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id)
@@ -63,14 +67,15 @@ class Calls:
             return Request.of(resources, **named)
         key = tuple([(name, value, type(value)) for name, value in named.items()])
         try:
-            return self._requests[key]
-        except (KeyError, TypeError) as missing:
-            request = Request.of(**named)
-            if isinstance(missing, KeyError):
-                if len(self._requests) >= _REMEMBERED:
-                    self._requests.clear()
-                self._requests[key] = request
-            return request
+            known = self._requests.get(key)
+        except TypeError:  # a list or a mapping among the wishes
+            return Request.of(**named)
+        if known is None:
+            known = Request.of(**named)
+            if len(self._requests) >= _REMEMBERED:
+                self._requests.clear()
+            self._requests[key] = known
+        return known
 
     def _hold(
         self,
@@ -94,16 +99,17 @@ class Calls:
         return self.backend.move(self.owner, read_op_id(op_id), id, move, read_ttl(ttl))
 
     def register(self, nodes: Sequence[Node], op_id: str | None) -> Call[list[Node]]:
-        if isinstance(nodes, str | Mapping | Node) or len(nodes) > MOST_NODES:
+        if not isinstance(nodes, list | tuple) or len(nodes) > MOST_NODES:
             raise InvalidInput("nodes", nodes, f"a list of at most {MOST_NODES} nodes")
+        seen: set[str] = set()
         for node in nodes:
             if not isinstance(node, Node):
                 raise InvalidInput("nodes", node, "nodes made with Node.of")
-        names = [node.name for node in nodes]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidInput("nodes", twice, "each node once")
-        return self.backend.register(self.owner, read_op_id(op_id), tuple(nodes))
+            if check_node_name(node.name) in seen:
+                raise InvalidInput("nodes", node.name, "each node once")
+            seen.add(node.name)
+        checked = tuple(node.checked() for node in nodes)
+        return self.backend.register(self.owner, read_op_id(op_id), checked)
 
     def set_draining(self, name: str, draining: bool, op_id: str | None) -> Call[list[Node]]:
         node = check_node_name(name)
@@ -114,20 +120,35 @@ class Calls:
             raise InvalidInput("health", health, "up, suspect or down")
         node = check_node_name(name)
         return self.backend.set_health(
-            self.owner, read_op_id(op_id), node, Health(health), str(why)[:500]
+            self.owner, read_op_id(op_id), node, Health(health), read_text(why, "why")
         )
 
     def unregister(self, name: str, force: bool, op_id: str | None) -> Call[list[Node]]:
         node = check_node_name(name)
-        return self.backend.unregister(self.owner, read_op_id(op_id), node, force)
+        forced = read_flag(force, "force")
+        return self.backend.unregister(self.owner, read_op_id(op_id), node, forced)
+
+    def node(self, name: str) -> Call[NodeStatus]:
+        return self.backend.node(check_node_name(name))
+
+    def events(self, after: int, limit: int) -> Call[list[Event]]:
+        read_count(after, "after", 0, 2**63 - 1)
+        return self.backend.events(after, read_count(limit, "limit", 1, 10_000))
 
     def fits(self, node: str, resources: Any, named: Any) -> Call[bool]:
         return self.backend.fits(Request.of(resources, **named).pinned(node))
 
     def set_foreign(self, node: str, used: Mapping[str, Any]) -> Call[None]:
-        read = {id: read_amount("gpu_memory", amount) for id, amount in used.items()}
+        if not isinstance(used, Mapping):
+            raise InvalidInput("used", used, 'a mapping such as {"gpu1/0": "10GB"}')
+        read = {
+            check_label(id, "gpu id"): read_amount("gpu_memory", amount)
+            for id, amount in used.items()
+        }
         return self.backend.set_foreign(check_node_name(node), read)
 
     def prune(self, older_than_s: float, most: int) -> Call[int]:
         age_ms = read_ttl(older_than_s, "older_than_s")
-        return self.backend.prune(age_ms or 0, most)
+        if age_ms is None:
+            raise InvalidInput("older_than_s", older_than_s, "seconds")
+        return self.backend.prune(age_ms, read_count(most, "most", 1, 1_000_000))

@@ -11,11 +11,12 @@ from gridhand.core.allocations import Move
 from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import GridError
 from gridhand.core.gpus import Gpu
+from gridhand.core.names import check_label
 from gridhand.core.nodes import Node
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import Allocation
-from gridhand.library.backend import Backend, read_owner, read_ttl
+from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
 
 if TYPE_CHECKING:
@@ -78,14 +79,14 @@ class Grid:
             store_url,
             strategy,
             wait_s=(read_ttl(wait, "wait") or 0) / 1000 if wait else 0.0,
-            take_over=take_over,
-            must_exist=not create,
+            take_over=read_flag(take_over, "take_over"),
+            must_exist=not read_flag(create, "create"),
         )
         return cls(backend=backend, owner=owner)
 
     def for_owner(self, owner: str) -> Self:
         """The same grid, acting in the name of another owner."""
-        return type(self)(backend=self._backend, owner=owner)
+        return type(self)(backend=self._backend, owner=check_label(owner, "owner"))
 
     @property
     def owner(self) -> str:
@@ -135,7 +136,7 @@ class Grid:
         return list(self.status().nodes)
 
     def node(self, name: str) -> NodeStatus:
-        return self._ask(self._backend.node(name))
+        return self._ask(self._calls.node(name))
 
     def drain(self, name: str, *, op_id: str | None = None) -> Node:
         """Give the node no new work. What is held there stays held."""
@@ -241,7 +242,7 @@ class Grid:
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """What happened, in order, from the event after number `after`."""
-        return self._ask(self._backend.events(after, limit))
+        return self._ask(self._calls.events(after, limit))
 
     def prune(self, older_than_s: float, *, most: int = 5000) -> Iterator[int]:
         """Forget what is older, `most` events at a time; yields how many are still to go.

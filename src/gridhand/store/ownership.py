@@ -67,7 +67,7 @@ class OwnerLock:
     def _try(self) -> int | None:
         """Take the lock, or say whose it is (0: not known)."""
         # Opening and closing it once more would drop the lock this process has.
-        if self._path.exists() and _identity(self._path.stat()) in self._mine:
+        if _identity(self._path) in self._mine:
             return os.getpid()
         self._fd = open_private(self._path)
         try:
@@ -76,11 +76,12 @@ class OwnerLock:
             pid = _read_pid(self._fd)
             os.close(self._fd)
             return pid
-        self._key = _identity(os.fstat(self._fd))
-        if not self._path.exists() or _identity(self._path.stat()) != self._key:
+        key = _identity(self._fd)
+        if key is None or _identity(self._path) != key:
             os.close(self._fd)  # it was taken over between opening and locking
             return 0
-        self._mine.add(self._key)
+        self._key = key
+        self._mine.add(key)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return None
@@ -114,7 +115,13 @@ def fill_reserve(path: Path, size: int) -> bool:
     return True
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnavailable(f"{file}: {error.strerror}") from error
     return found.st_dev, found.st_ino
 
 

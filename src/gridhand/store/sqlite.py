@@ -156,7 +156,7 @@ class SqliteStore(SqlStore):
 
     def _disconnect(self) -> None:
         if self._engine is not None:
-            with contextlib.suppress(sqlite3.Error, DBAPIError):
+            with contextlib.suppress(sqlite3.Error, DBAPIError, AttributeError):
                 self._connection.close()
             with contextlib.suppress(sqlite3.Error, DBAPIError):
                 self._engine.dispose()

@@ -23,12 +23,15 @@ def store_at(url: str, taking: Taking | None = None) -> Store:
     """The store that `url` names: a path, `sqlite:///relative.db` or `postgresql://…`."""
     from gridhand.store.sqlite import DEFAULT_TIMEOUT_S, SqliteStore
 
-    if not isinstance(url, str | Path) or not str(url) or "\0" in str(url):
+    text = str(url) if isinstance(url, str | Path) else ""
+    if not text or not text.isprintable():
         raise InvalidInput("store", url, _ALLOWED)
-    text = str(url)
     if "://" not in text:
         return SqliteStore(_absolute(text), taking=taking)
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise InvalidInput("store", url, _ALLOWED) from None
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(text, taking)
     path = parts.path[1:]
@@ -52,7 +55,10 @@ def _postgres(url: str, taking: Taking | None) -> Store:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError:  # no such user's home
+        raise InvalidInput("store", path, _ALLOWED) from None
 
 
 def _seconds(text: str) -> float:
