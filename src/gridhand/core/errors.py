@@ -262,7 +262,7 @@ class StoreUnavailable(StoreError):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"the store cannot be written: {cause}",
+            f"the store cannot be written: {cause if len(cause) <= 300 else cause[:297] + '...'}",
             hint="Nothing was changed. Mend the cause and try again.",
         )
 

@@ -15,7 +15,7 @@ from gridhand.core.names import check_label
 from gridhand.core.nodes import Node
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import AsyncAllocation
-from gridhand.library.backend import Backend, Port, read_owner
+from gridhand.library.backend import Backend, Port, read_owner, the_backend
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
 from gridhand.library.grid import Asked, Grid, OwnStrategy
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class AsyncGrid:
     """Nodes, and resources held on them, from asyncio."""
 
-    def __init__(self, *, backend: Backend, owner: str | None = None) -> None:
-        self._backend = backend
-        self._calls = Calls(backend, read_owner(owner))
+    def __init__(self, *, backend: Backend | None = None, owner: str | None = None) -> None:
+        self._backend = the_backend(backend)
+        self._calls = Calls(self._backend, read_owner(owner))
         self._port: tuple[asyncio.AbstractEventLoop, Port] | None = None
 
     @classmethod

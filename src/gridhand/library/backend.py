@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import InvalidInput
+from gridhand.core.errors import GridError, InvalidInput
 from gridhand.core.names import check_label
 
 if TYPE_CHECKING:
@@ -95,6 +95,16 @@ class Backend(Protocol):
     def events(self, after: int, limit: int) -> Call[list[Event]]: ...
 
     def prune(self, age_ms: int, most: int) -> Call[int]: ...
+
+
+def the_backend(backend: Backend | None) -> Backend:
+    """The backend that was given. There is no controller yet that could stand in for it."""
+    if backend is None:
+        raise GridError(
+            "this version has no controller to connect to",
+            hint="Use Grid.in_memory(), or Grid.at('grid.db') to keep the state in a file.",
+        )
+    return backend
 
 
 def read_ttl(seconds: float | None, field: str = "ttl") -> int | None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 from gridhand.core.allocations import Allocation as Record
 from gridhand.core.allocations import Move
 from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import GridError
 from gridhand.core.gpus import Gpu
 from gridhand.core.names import check_label
 from gridhand.core.nodes import Node
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import Allocation
-from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl
+from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl, the_backend
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
 
 if TYPE_CHECKING:
@@ -39,13 +38,8 @@ class Grid:
     """
 
     def __init__(self, *, backend: Backend | None = None, owner: str | None = None) -> None:
-        if backend is None:
-            raise GridError(
-                "this version has no controller to connect to",
-                hint="Use Grid.in_memory(), or Grid.at('grid.db') to keep the state in a file.",
-            )
-        self._backend = backend
-        self._calls = Calls(backend, read_owner(owner))
+        self._backend = the_backend(backend)
+        self._calls = Calls(self._backend, read_owner(owner))
 
     @classmethod
     def in_memory(cls, *, strategy: OwnStrategy = "best_fit", owner: str | None = None) -> Self:
