@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, String, Table, func, insert, select, update
 
 from gridhand.core.errors import StoreInvalid
 from gridhand.store import schema
@@ -79,7 +79,7 @@ def _compare(source: Connection, target: Connection, table: Table) -> None:
 
 def _pages(connection: Connection, table: Table) -> Any:
     """The rows in the order of their keys, some at a time, from where the last ones ended."""
-    key = list(table.primary_key.columns)
+    key = [_by_bytes(connection, column) for column in table.primary_key.columns]
     last: tuple[Any, ...] | None = None
     while True:
         query = select(table).order_by(*key).limit(_CHUNK)
@@ -89,7 +89,13 @@ def _pages(connection: Connection, table: Table) -> Any:
         if not rows:
             return
         yield rows
-        last = tuple(rows[-1][column.name] for column in key)
+        last = tuple(rows[-1][column.name] for column in table.primary_key.columns)
+
+
+def _by_bytes(connection: Connection, column: Any) -> Any:
+    """The column in an order that both databases share, whatever language one of them sorts by."""
+    text = isinstance(column.type, String) and connection.dialect.name == "postgresql"
+    return column.collate("C") if text else column
 
 
 def _after(key: list[Any], last: tuple[Any, ...]) -> Any:

@@ -48,7 +48,7 @@ class OwnerLock:
     A POSIX lock does not keep out the process that has it, so this process's own are listed, too.
     """
 
-    _mine: ClassVar[set[tuple[int, int]]] = set()
+    _mine: ClassVar[dict[tuple[int, int] | None, int]] = {}  # and the process, in case of a fork
 
     def __init__(self, path: str, url: str, taking: Taking) -> None:
         self._path = Path(f"{os.path.realpath(path)}.owner")
@@ -67,7 +67,7 @@ class OwnerLock:
     def _try(self) -> int | None:
         """Take the lock, or say whose it is (0: not known)."""
         # Opening and closing it once more would drop the lock this process has.
-        if _identity(self._path) in self._mine:
+        if self._mine.get(_identity(self._path)) == os.getpid():
             return os.getpid()
         self._fd = open_private(self._path)
         try:
@@ -81,13 +81,13 @@ class OwnerLock:
             os.close(self._fd)  # it was taken over between opening and locking
             return 0
         self._key = key
-        self._mine.add(key)
+        self._mine[key] = os.getpid()
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return None
 
     def release(self) -> None:
-        self._mine.discard(self._key)
+        self._mine.pop(self._key, None)
         os.close(self._fd)
 
 

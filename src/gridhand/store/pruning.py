@@ -19,8 +19,8 @@ _CHUNK = 500
 _allocations, _checkpoint, _events = schema.allocations, schema.checkpoint, schema.events
 
 
-def forget(connection: Connection, *, before: int, most: int) -> bool:
-    """Forget at most `most` events older than `before`; say whether there are more."""
+def forget(connection: Connection, *, before: int, most: int) -> None:
+    """Forget events older than `before`, at most `most` of them."""
     query = select(_events).where(_events.c.at < before).order_by(_events.c.number)
     found = connection.execute(query.limit(most)).mappings().all()
     if found:
@@ -31,7 +31,6 @@ def forget(connection: Connection, *, before: int, most: int) -> bool:
         connection.execute(delete(_events).where(_events.c.number <= through))
         connection.execute(update(schema.meta).values(checkpoint_through=through))
     _forget_operations(connection, before, most)
-    return len(found) == most
 
 
 def _move_to_checkpoint(connection: Connection, last: dict[tuple[str, str], Any]) -> None:

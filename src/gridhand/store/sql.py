@@ -13,7 +13,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, inspect, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    bindparam,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import UpdateBase
 
@@ -107,10 +118,11 @@ class SqlStore(ABC):
         try:
             self._disconnect()
             self._connect()
-            if self._connection.execute(select(_meta.c.epoch)).scalar_one() != self._epoch:
+            row = self._connection.execute(select(_meta)).mappings().one()
+            if row["epoch"] != self._epoch:
                 raise StoreFenced(self._epoch)
             self._make_durable()
-            self._next_event = self._last_event() + 1
+            self._go_on_from(row)
         except DBAPIError as error:
             raise self._translated(error) from error
         self._in_doubt = None
@@ -130,19 +142,21 @@ class SqlStore(ABC):
                 following = _meta.c.epoch + 1
                 self._connection.execute(update(_meta).values(epoch=following, writer=following))
                 row = self._connection.execute(select(_meta)).mappings().one()
-                self._next_event = self._last_event() + 1
+                self._go_on_from(row)
         except DBAPIError as error:
             raise self._translated(error) from error
-        self._epoch, self._high_water_ms = row["epoch"], row["high_water_ms"]
+        self._epoch = row["epoch"]
         return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
+
+    def _go_on_from(self, row: RowMapping) -> None:
+        """Take up the numbers where whoever wrote last has left them."""
+        self._high_water_ms, self._next_number = row["high_water_ms"], row["next_number"]
+        self._next_event = self._last_event() + 1
 
     def _make_or_migrate(self) -> None:
         tables = set(inspect(self._connection).get_table_names())
         if tables and _meta.name not in tables:
-            raise StoreInvalid(
-                f"{self.url} holds tables of something else",
-                hint="Give the address of an empty place, or of a Gridhand store.",
-            )
+            raise self._something_else()
         version = 0
         if tables:
             version = self._connection.execute(select(_meta.c.schema_version)).scalar_one()
@@ -158,6 +172,12 @@ class SqlStore(ABC):
             raise StoreInvalid(
                 f"{self.url} was moved to {moved_to}", hint="Open the store it was moved to."
             )
+
+    def _something_else(self) -> StoreInvalid:
+        return StoreInvalid(
+            f"{self.url} holds tables of something else",
+            hint="Give the address of an empty place, or of a Gridhand store.",
+        )
 
     def _migrate(self, version: int) -> None:
         from gridhand.store.migrations import migrate  # Alembic, only for this
@@ -258,7 +278,7 @@ class SqlStore(ABC):
     def load(self) -> Contents:
         connection = self._connection
         live = select(_allocations).where(_allocations.c.live_node.is_not(None))
-        contents = Contents(
+        return Contents(
             nodes=[
                 rows.node_from_columns(row)
                 for row in connection.execute(select(_nodes).order_by(_nodes.c.name)).mappings()
@@ -269,8 +289,6 @@ class SqlStore(ABC):
             ],
             next_number=connection.execute(select(_meta.c.next_number)).scalar_one(),
         )
-        self._next_number = contents.next_number
-        return contents
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         found: list[Allocation] = []
@@ -310,15 +328,17 @@ class SqlStore(ABC):
 
     def prune(self, *, before: int, most: int) -> int:
         with self.writing():
-            more = forget(self._connection, before=before, most=most)
-        return self._left_to_prune(before) if more else 0
+            forget(self._connection, before=before, most=most)
+        return self._left_to_prune(before)
 
     def _left_to_prune(self, before: int) -> int:
-        number, at = _events.c.number, _events.c.at
+        # Events have no index by time, but their numbers are in the order of it.
+        number, at, operations = _events.c.number, _events.c.at, schema.operations
         oldest = self._read(select(number).order_by(number).limit(1)).scalar()
-        old = select(number).where(at < before).order_by(number.desc()).limit(1)
-        newest = self._read(old).scalar()
-        return 0 if newest is None or oldest is None else newest - oldest + 1
+        kept = self._read(select(number).where(at >= before).order_by(number).limit(1)).scalar()
+        events = 0 if oldest is None else (kept or self._next_event) - oldest
+        old = select(func.count()).select_from(operations).where(operations.c.at < before)
+        return events + int(self._read(old).scalar())
 
 
 def _expect(wanted: int, touched: int) -> None:

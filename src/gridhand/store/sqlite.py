@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
@@ -66,8 +67,22 @@ class SqliteStore(SqlStore):
         if self._path:
             if self._taking.must_exist and not os.path.exists(self._path):
                 raise self._taking.missing(self.url)
+            self._refuse_foreign(self._path)
             self._owner_lock = OwnerLock(self._path, self.url, self._taking)
         return super().open()
+
+    def _refuse_foreign(self, path: str) -> None:
+        """Look before anything is written: even turning on the WAL would change the file."""
+        if not os.path.exists(path) or not os.path.getsize(path):
+            return
+        with contextlib.suppress(sqlite3.Error):  # the real opening says what is wrong
+            reader = sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True)
+            try:
+                tables = {row[0] for row in reader.execute("SELECT name FROM sqlite_master")}
+            finally:
+                reader.close()
+            if tables and schema.meta.name not in tables:
+                raise self._something_else()
 
     def commit(self, batch: Batch) -> None:
         self._refuse_if_damaged()
