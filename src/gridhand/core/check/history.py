@@ -26,6 +26,11 @@ from gridhand.core.check.rows import (
     show,
 )
 
+KINDS = {
+    "reserved": ("reserved",),
+    "active": ("active", "confirmed", "renewed"),
+    **{state: (state,) for state in CLOSED},
+}
 NEXT = {
     "reserved": ("active", *CLOSED),
     "active": ("active", *CLOSED),
@@ -122,6 +127,8 @@ def _check_step(event: Event, last: dict[str, Allocation]) -> list[Violation]:
     before = last.get(held.id)
     last[held.id] = held
     wrong = _wrong_move(before, held, event.at)
+    if event.kind.partition(".")[2] not in KINDS.get(held.state, ()):
+        wrong.append(f"is of kind {event.kind}, but says {held.state}")
     if before:
         wrong += [f"its {name} changed" for name, was, now in _granted(before, held) if was != now]
     return [Violation("I5", held.id, f"event {event.number}: {text}") for text in wrong]

@@ -118,6 +118,25 @@ def check_state(dump: object, *, strict_time: bool = False) -> list[Violation]:
 
 def _check_node(node: Node, row: object, live: list[Allocation]) -> list[Violation]:
     count = recount(node, live)
+    found: list[Violation] = []
+    excused = count.overcommitted
+    if _states_totals(row):
+        excused = _check_totals(node, row, count, found)
+    for device in node.devices:
+        found += _check_device(device, count, excused)
+    devices = {device.id: device for device in node.devices}
+    for allocation in live:
+        found += _check_holds(allocation, devices)
+    return found
+
+
+def _states_totals(row: object) -> bool:
+    """Whether the row says what a ledger has counted. Those of a store keep no sums."""
+    return isinstance(row, Mapping) and bool({"held", "available", "overcommitted"} & set(row))
+
+
+def _check_totals(node: Node, row: object, count: Recount, found: list[Violation]) -> bool:
+    """Compare what the ledger says with the recount; returns whether it says overcommitted."""
     said = Reader(row, "I1", node.name)
     excused = said.flag("overcommitted")
     if excused != count.overcommitted:
@@ -126,16 +145,11 @@ def _check_node(node: Node, row: object, live: list[Allocation]) -> list[Violati
         if held > count.total.get(name, 0) and not excused:
             said.note(f"{held} of {name} are held, of {count.total.get(name, 0)}")
     free = said.amounts("available", high=LARGEST_COUNT, devices=True)
-    found = said.found + _differences("I1", node.name, "available", free, count.available)
+    found += said.found + _differences("I1", node.name, "available", free, count.available)
     given = Reader(row, "I2", node.name)
     held_said = given.amounts("held", high=LARGEST_COUNT, devices=True)
     found += given.found + _differences("I2", node.name, "held", held_said, +count.held)
-    for device in node.devices:
-        found += _check_device(device, count, excused)
-    devices = {device.id: device for device in node.devices}
-    for allocation in live:
-        found += _check_holds(allocation, devices)
-    return found
+    return excused
 
 
 def _differences(
