@@ -101,6 +101,9 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
         )
     try:
         with engine.connect() as connection, connection.begin():
+            if engine.dialect.name == "sqlite":
+                # The driver would begin only when it writes; this is to see one moment.
+                connection.exec_driver_sql("BEGIN")
             if schema.meta.name not in inspect(connection).get_table_names():
                 raise StoreInvalid(
                     f"{store.url} is not a Gridhand store", hint="Check the address of the store."
@@ -114,17 +117,18 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
 
 def _sqlite(url: str) -> sqlite3.Connection:
     path = url.removeprefix("sqlite:///")
-    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
-    # The driver would begin a transaction only when it writes; this one is to see one moment.
-    connection.isolation_level = None
-    connection.execute("BEGIN")
-    return connection
+    return sqlite3.connect(
+        f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False, isolation_level=None
+    )
 
 
 def _damage(connection: Connection) -> list[Violation]:
     if connection.dialect.name != "sqlite":
         return []
-    answers = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check(5)")]
+    try:
+        answers = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check(5)")]
+    except DBAPIError as error:
+        answers = [str(error.orig)]
     return [Violation("I7", "file", " ".join(text.split())) for text in answers if text != "ok"]
 
 
