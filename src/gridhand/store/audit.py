@@ -100,7 +100,7 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
             poolclass=StaticPool,
         )
     try:
-        with engine.connect() as connection, connection.begin():
+        with engine.connect() as connection:
             if engine.dialect.name == "sqlite":
                 # The driver would begin only when it writes; this is to see one moment.
                 connection.exec_driver_sql("BEGIN")

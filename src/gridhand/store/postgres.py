@@ -64,13 +64,12 @@ class PostgresStore(SqlStore):
     """A ledger in a PostgreSQL database: `postgresql://user@host/database`."""
 
     def __init__(self, url: str, *, taking: Taking | None = None) -> None:
-        super().__init__()
+        super().__init__(taking)
         try:
             self._address = make_url(url).set(drivername="postgresql")
         except ArgumentError as error:
             raise InvalidInput("store", url, "postgresql://user@host/database") from error
         self.url = self._address.render_as_string(hide_password=True)
-        self._taking = taking or Taking()
         self._engine: Engine | None = None
         dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
         self._compiled = {

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     RowMapping,
+    Select,
     bindparam,
     delete,
     func,
@@ -34,6 +35,7 @@ from gridhand.core.nodes import Node
 from gridhand.store import rows, schema
 from gridhand.store.base import SCHEMA_VERSION, Batch, Contents, Event, Opening, Operation
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
+from gridhand.store.ownership import Taking
 from gridhand.store.pruning import chunks, forget
 
 _allocations, _events, _meta, _nodes = (
@@ -67,7 +69,8 @@ class SqlStore(ABC):
     url: str
     _connection: Connection
 
-    def __init__(self) -> None:
+    def __init__(self, taking: Taking | None) -> None:
+        self._taking = taking or Taking()
         self._epoch = self._high_water_ms = 0
         self._next_event = self._next_number = 1
         self._in_doubt: int | None = None  # the last event of a batch with an unknown outcome
@@ -157,6 +160,8 @@ class SqlStore(ABC):
         tables = set(inspect(self._connection).get_table_names())
         if tables and _meta.name not in tables:
             raise self._something_else()
+        if not tables and self._taking.must_exist:
+            raise self._taking.missing(self.url)
         version = 0
         if tables:
             version = self._connection.execute(select(_meta.c.schema_version)).scalar_one()
@@ -276,25 +281,20 @@ class SqlStore(ABC):
     # ---- reading
 
     def load(self) -> Contents:
-        connection = self._connection
-        live = select(_allocations).where(_allocations.c.live_node.is_not(None))
+        # Not sorted by the database: it would then read the ended ones, too, to find the living.
+        live = self._read(select(_allocations).where(_allocations.c.live_node.is_not(None)))
+        allocations = [rows.allocation_from_columns(row) for row in live]
         return Contents(
-            nodes=[
-                rows.node_from_columns(row)
-                for row in connection.execute(select(_nodes).order_by(_nodes.c.name)).mappings()
-            ],
-            allocations=[
-                rows.allocation_from_columns(row)
-                for row in connection.execute(live.order_by(_allocations.c.number)).mappings()
-            ],
-            next_number=connection.execute(select(_meta.c.next_number)).scalar_one(),
+            nodes=[rows.node_from_columns(row) for row in self._read(select(_nodes))],
+            allocations=sorted(allocations, key=lambda held: held.number),
+            next_number=self._read(select(_meta.c.next_number))[0]["next_number"],
         )
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         found: list[Allocation] = []
         for some in chunks(list(numbers)):
             query = select(_allocations).where(_allocations.c.number.in_(some))
-            found += map(rows.allocation_from_columns, self._read(query).mappings())
+            found += map(rows.allocation_from_columns, self._read(query))
         return found
 
     def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
@@ -304,23 +304,22 @@ class SqlStore(ABC):
             query = select(table.c.owner, table.c.op_id, table.c.body, table.c.reply).where(
                 tuple_(table.c.owner, table.c.op_id).in_(some)
             )
-            found += (Operation(*row) for row in self._read(query))
+            found += (Operation(**dict(row)) for row in self._read(query))
         return found
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         query = select(_events).where(_events.c.number > after).order_by(_events.c.number)
         return [
             Event(**{**row, "row": None if row["row"] is None else json.loads(row["row"])})
-            for row in map(dict, self._read(query.limit(limit)).mappings())
+            for row in map(dict, self._read(query.limit(limit)))
         ]
 
     def checkpoint(self) -> list[dict[str, Any]]:
-        query = select(schema.checkpoint.c.row)
-        return [json.loads(text) for text in self._read(query).scalars()]
+        return [json.loads(row["row"]) for row in self._read(select(schema.checkpoint.c.row))]
 
-    def _read(self, query: Any) -> Any:
+    def _read(self, query: Select[Any]) -> Sequence[RowMapping]:
         try:
-            return self._connection.execute(query)
+            return self._connection.execute(query).mappings().all()
         except DBAPIError as error:
             raise self._translated(error) from error
 
@@ -333,12 +332,13 @@ class SqlStore(ABC):
 
     def _left_to_prune(self, before: int) -> int:
         # Events have no index by time, but their numbers are in the order of it.
-        number, at, operations = _events.c.number, _events.c.at, schema.operations
-        oldest = self._read(select(number).order_by(number).limit(1)).scalar()
-        kept = self._read(select(number).where(at >= before).order_by(number).limit(1)).scalar()
-        events = 0 if oldest is None else (kept or self._next_event) - oldest
-        old = select(func.count()).select_from(operations).where(operations.c.at < before)
-        return events + int(self._read(old).scalar())
+        number, operations = _events.c.number, schema.operations
+        oldest = self._read(select(number).order_by(number).limit(1))
+        kept = self._read(select(number).where(_events.c.at >= before).order_by(number).limit(1))
+        upto = kept[0]["number"] if kept else self._next_event
+        events = upto - oldest[0]["number"] if oldest else 0
+        old = select(func.count().label("old")).where(operations.c.at < before)
+        return events + int(self._read(old)[0]["old"])
 
 
 def _expect(wanted: int, touched: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
@@ -52,11 +52,10 @@ class SqliteStore(SqlStore):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         taking: Taking | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(taking)
         self.url = f"sqlite:///{path}" if path else "sqlite://"
         self._path = path
         self._timeout_s = timeout_s
-        self._taking = taking or Taking()
         self._owner_lock: OwnerLock | None = None
         self._engine: Engine | None = None
         self._damage = ""
@@ -65,24 +64,25 @@ class SqliteStore(SqlStore):
 
     def open(self) -> Opening:
         if self._path:
-            if self._taking.must_exist and not os.path.exists(self._path):
-                raise self._taking.missing(self.url)
-            self._refuse_foreign(self._path)
+            self._look_first(self._path)
             self._owner_lock = OwnerLock(self._path, self.url, self._taking)
         return super().open()
 
-    def _refuse_foreign(self, path: str) -> None:
-        """Look before anything is written: even turning on the WAL would change the file."""
-        if not os.path.exists(path) or not os.path.getsize(path):
-            return
-        with contextlib.suppress(sqlite3.Error):  # the real opening says what is wrong
-            reader = sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True)
-            try:
-                tables = {row[0] for row in reader.execute("SELECT name FROM sqlite_master")}
-            finally:
-                reader.close()
-            if tables and schema.meta.name not in tables:
-                raise self._something_else()
+    def _look_first(self, path: str) -> None:
+        """Before anything is written: even turning on the WAL would change the file."""
+        tables: set[str] = set()
+        if os.path.exists(path):
+            # What cannot be read is for the real opening to say.
+            with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
+                reader = sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True)
+                with contextlib.closing(reader):
+                    found = reader.execute("SELECT name FROM sqlite_master")
+                    tables = {row[0] for row in found}
+        if tables and schema.meta.name not in tables:
+            raise self._something_else()
+        in_wal = os.path.exists(f"{path}-wal")
+        if not tables and not in_wal and self._taking.must_exist:
+            raise self._taking.missing(self.url)
 
     def commit(self, batch: Batch) -> None:
         self._refuse_if_damaged()
@@ -145,7 +145,7 @@ class SqliteStore(SqlStore):
         event.listen(self._engine, "connect", _set_pragmas)
         try:
             self._connection = self._engine.connect()
-        except (sqlite3.Error, DBAPIError) as error:
+        except (sqlite3.Error, DBAPIError, UnicodeDecodeError) as error:
             raise self._translated(error) from error
         raw: Any = self._connection.connection.dbapi_connection
         self._raw: sqlite3.Connection = raw
@@ -186,10 +186,8 @@ class SqliteStore(SqlStore):
         if not self._damage:
             return super()._begin_epoch()
         # Looking is still possible, and may be all that can be saved.
-        self._epoch, self._high_water_ms, cluster_id = self._raw.execute(
-            "SELECT epoch, high_water_ms, cluster_id FROM gridhand_meta"
-        ).fetchone()
-        return Opening(self._epoch, self._high_water_ms, cluster_id)
+        row = self._read(select(schema.meta))[0]
+        return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
 
     def _found_damage(self) -> str:
         if not self._path or os.path.getsize(self._path) > _CHECKED_AT_START:
@@ -233,7 +231,7 @@ class SqliteStore(SqlStore):
 
     def _translated(self, error: Exception) -> Exception:
         text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        if any(words in text for words in _BROKEN):
+        if any(words in text for words in _BROKEN) or isinstance(error, UnicodeDecodeError):
             return StoreDamaged(self.url, text)
         if schema.FENCE in text:
             return StoreFenced(self._epoch)
