@@ -285,7 +285,7 @@ def log(*steps, start=1, at=NOW):
         change = dict(step)
         event = {"number": change.pop("_number", number), "at": change.pop("_at", at)}
         row = ALLOCATION | change
-        events.append(event | {"kind": "allocation.moved", "subject": "a1-1", "row": row})
+        events.append(event | {"kind": f"allocation.{row['state']}", "subject": "a1-1", "row": row})
     return events
 
 

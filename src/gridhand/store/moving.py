@@ -94,8 +94,9 @@ def _pages(connection: Connection, table: Table) -> Any:
 
 def _by_bytes(connection: Connection, column: Any) -> Any:
     """The column in an order that both databases share, whatever language one of them sorts by."""
-    text = isinstance(column.type, String) and connection.dialect.name == "postgresql"
-    return column.collate("C") if text else column
+    if not isinstance(column.type, String):
+        return column
+    return column.collate("C" if connection.dialect.name == "postgresql" else "BINARY")
 
 
 def _after(key: list[Any], last: tuple[Any, ...]) -> Any:

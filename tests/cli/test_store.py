@@ -1,0 +1,239 @@
+"""`grid check --store` and `grid migrate-store`, as people and scripts meet them."""
+
+import contextlib
+import importlib
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridhand import Grid
+from gridhand.cli.main import COMMANDS, make_cli, run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
+server = importlib.import_module("server")
+postgres, database = server.postgres, server.database
+
+
+def grid_command(*arguments):
+    return run(make_cli(COMMANDS), arguments)
+
+
+def fill(url):
+    with Grid.at(url, owner="ann") as grid:
+        grid.register_node("a", cpu=8, memory="8GB", gpus=[{"memory": "16GB"}])
+        grid.allocate(cpu=1, holder="gone").release()
+        grid.allocate(cpu=2, holder="kept", op_id="kept")
+        grid.allocate(gpu=0.5, holder="half")
+        grid.allocate_group([{"cpu": 1}, {"cpu": 1}], holder="gang")
+
+
+@pytest.fixture
+def path(tmp_path):
+    fill(str(tmp_path / "grid.db"))
+    return str(tmp_path / "grid.db")
+
+
+def tamper(path, *statements):
+    """Change the file behind everybody's back, and past its guards."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+# ---- check
+
+
+def test_a_sound_store_is_clean(path, capsys):
+    before = Path(path).read_bytes()
+    assert grid_command("check", "--store", path) == 0
+    out, err = capsys.readouterr()
+    assert out == f"sqlite:///{path}: 1 nodes, 4 live and 1 closed allocations, 7 events\nclean\n"
+    assert err == ""
+    assert Path(path).read_bytes() == before
+
+
+def test_a_sound_store_is_clean_in_json_too(path, capsys):
+    assert grid_command("check", "--store", f"sqlite:///{path}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found.pop("cluster_id")) == 32
+    assert found == {
+        "clean": True, "url": f"sqlite:///{path}", "epoch": 1, "nodes": 1, "live": 4, "closed": 1,
+        "events": 7, "violations": [],
+    }  # fmt: skip
+
+
+def test_a_store_in_postgresql_is_checked_the_same(database, capsys):
+    fill(database)
+    assert grid_command("check", "--store", database) == 0
+    assert capsys.readouterr().out.endswith("7 events\nclean\n")
+    server.sql(database, "UPDATE allocations SET amounts = '{\"cpu\":30000}' WHERE holder = 'kept'")
+    assert grid_command("check", "--store", database, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["clean"] is False
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_its_owner_may_go_on_meanwhile(request, path, where, capsys):
+    url = path
+    if where == "postgresql":
+        url = request.getfixturevalue("database")
+        fill(url)
+    with Grid.at(url) as grid:
+        held = grid.allocate(cpu=1)
+        assert grid_command("check", "--store", url) == 0
+        grid.release(held)
+        assert grid_command("check", "--store", url) == 0
+        assert grid.check() == []
+    assert "5 live and 1 closed" in capsys.readouterr().out
+
+
+def test_it_is_checked_from_another_process_while_changes_come(path):
+    with Grid.at(path) as grid:
+        code = "import sys; from gridhand.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "check", "--store", path, "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            while process.poll() is None:
+                grid.allocate(cpu=1).release()
+            found = json.loads(process.stdout.read())
+    assert process.returncode == 0
+    assert found["clean"] is True
+
+
+LIVE = "live_node IS NOT NULL"
+TAMPERED = {
+    "more is held than there is": ["UPDATE allocations SET amounts = '{\"cpu\":990000}' WHERE holder = 'kept'"],
+    "a little more is held than was granted": ["UPDATE allocations SET amounts = '{\"cpu\":20001}' WHERE holder = 'kept'"],
+    "an allocation ended without an event": ["UPDATE allocations SET state = 'released', live_node = NULL WHERE holder = 'kept'"],
+    "an allocation is gone": ["DELETE FROM allocations WHERE holder = 'kept'"],
+    "an allocation nobody made": ["INSERT INTO allocations SELECT 99, epoch, owner, 'new', node, live_node, amounts, devices, state, lifetime, deadline, ttl, \"group\", asked, quality, made_at FROM allocations WHERE holder = 'kept'"],
+    "one that ended lives again": ["UPDATE allocations SET state = 'active', live_node = node WHERE holder = 'gone'"],
+    "a device is held twice": ["UPDATE allocations SET devices = replace(devices, '5000', '10000') WHERE holder = 'half'", "INSERT INTO allocations SELECT 99, epoch, owner, 'new', node, live_node, amounts, devices, state, lifetime, deadline, ttl, \"group\", asked, quality, made_at FROM allocations WHERE holder = 'half'"],
+    "the owner was changed": ["UPDATE allocations SET owner = 'eve' WHERE holder = 'kept'"],
+    "the node is smaller than it was": ["UPDATE nodes SET capacity = '{\"cpu\":10000}'"],
+    "the node is gone": ["DELETE FROM nodes"],
+    "an event is missing": ["DELETE FROM events WHERE number = 4"],
+    "the last event is missing": ["DELETE FROM events WHERE number = (SELECT max(number) FROM events)"],
+    "an event says something else": ["UPDATE events SET row = replace(row, '20000', '30000') WHERE number = 4"],
+    "an event of another kind": ["UPDATE events SET kind = 'allocation.dreamt' WHERE number = 4"],
+    "an event whose kind is not what its row says": ["UPDATE events SET kind = 'allocation.released' WHERE number = 4"],
+    "an event twice": ["INSERT INTO events SELECT 99, at, kind, subject, owner, op_id, why, row FROM events WHERE number = 4"],
+    "a negative amount": ["UPDATE allocations SET amounts = '{\"cpu\":-1}' WHERE holder = 'kept'"],
+    "an amount that is no number": ["UPDATE allocations SET amounts = '{\"cpu\":\"two\"}' WHERE holder = 'kept'"],
+    "amounts that are no JSON": ["UPDATE allocations SET amounts = '{oops' WHERE holder = 'kept'"],
+    "an event that is no JSON": ["UPDATE events SET row = '{oops' WHERE number = 4"],
+    "a state that there is not": ["UPDATE allocations SET state = 'dreaming' WHERE holder = 'kept'"],
+    "a node whose health there is not": ["UPDATE nodes SET health = 'fine'"],
+    "a live allocation on no node": ["UPDATE allocations SET node = 'x', live_node = 'x' WHERE holder = 'kept'"],
+    "two of one holder": ["DROP INDEX one_live_allocation_per_holder", "UPDATE allocations SET holder = 'kept' WHERE holder = 'half'"],
+    "a checkpoint from nowhere": ["INSERT INTO checkpoint SELECT 'allocation', 'a1-77', replace(replace(row, 'a1-2', 'a1-77'), '\"number\":2', '\"number\":77') FROM events WHERE number = 4"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statements", TAMPERED.values(), ids=TAMPERED)
+def test_what_was_tampered_with_is_found(path, capsys, statements):
+    """Whatever it is: a finding and the exit code 1, never a failure of the checker."""
+    tamper(path, *statements)
+    assert grid_command("check", "--store", path) == 1
+    out, err = capsys.readouterr()
+    assert "wrong\n" in out
+    assert "clean" not in out
+    assert "Traceback" not in err
+    assert grid_command("check", "--store", path, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["clean"] is False
+    assert all(one.keys() == {"invariant", "subject", "message"} for one in found["violations"])
+
+
+def test_a_damaged_file_is_found(path, capsys):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'operations_by_age'"
+        page = connection.execute(query).fetchone()[0]
+    whole = bytearray(Path(path).read_bytes())
+    whole[(page - 1) * 4096 : (page - 1) * 4096 + 4000] = b"\xff" * 4000
+    Path(path).write_bytes(whole)
+    assert grid_command("check", "--store", path) == 1
+    assert "I7" in capsys.readouterr().out
+
+
+ERRORS = {
+    "nothing is there": ("{folder}/none.db", "there is no store"),
+    "another program's database": ("{folder}/other.db", "is not a Gridhand store"),
+    "no database at all": ("{folder}/text.db", ""),
+    "an empty file": ("{folder}/empty.db", "is not a Gridhand store"),
+    "an address of something else": ("mysql://host/db", "store"),
+    "nobody listens": ("postgresql://u@/db?host={folder}", ""),
+    "no such database": ("{postgres}", "does not exist"),
+    "a database without a store": ("{database}", "is not a Gridhand store"),
+}
+
+
+@pytest.mark.parametrize(("url", "says"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_what_cannot_be_checked_ends_with_125(tmp_path, postgres, database, capsys, url, says, more):  # fmt: skip
+    (tmp_path / "text.db").write_text("dear diary, " * 500)
+    (tmp_path / "empty.db").touch()
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE books (title)")
+    url = url.format(folder=tmp_path, postgres=postgres.url("nowhere"), database=database)
+    before = sorted(found.name for found in tmp_path.iterdir())
+    assert grid_command("check", "--store", url, *more) == 125
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "hint: " in err
+    assert says in err
+    assert "Traceback" not in err
+    assert sorted(found.name for found in tmp_path.iterdir()) == before  # nothing was made
+
+
+def test_the_store_must_be_named(capsys):
+    assert grid_command("check") == 125
+    assert "--store" in capsys.readouterr().err
+
+
+# ---- migrate-store
+
+
+def test_a_store_is_moved_there_and_back(path, database, tmp_path, capsys):
+    back = str(tmp_path / "back.db")
+    assert grid_command("migrate-store", path, database) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("moved 14 rows from sqlite:///")
+    assert err == ""
+    assert grid_command("migrate-store", database, back, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["to"]) == (14, f"sqlite:///{back}")
+    assert found["from"].startswith("postgresql://")
+    assert grid_command("check", "--store", back) == 0
+    capsys.readouterr()
+    with Grid.at(back, owner="ann") as grid:
+        assert len(grid.allocations()) == 4
+        assert grid.allocate(cpu=2, holder="kept", op_id="kept").state == "active"
+    for old in (path, database):
+        assert grid_command("migrate-store", old, str(tmp_path / "again.db")) == 125
+        shown = capsys.readouterr().err
+        assert "was moved to" in shown
+        assert "hint: Open the store it was moved to." in shown
+
+
+def test_a_move_that_is_refused_says_why(path, database, tmp_path, capsys):
+    fill(database)
+    cases = {
+        "not empty": (path, database),
+        "there is no store": (str(tmp_path / "none.db"), str(tmp_path / "new.db")),
+        "--help": (path,),
+    }
+    for says, arguments in cases.items():
+        assert grid_command("migrate-store", *arguments) == 125
+        out, err = capsys.readouterr()
+        assert (out, says in err) == ("", True)
+    with Grid.at(path):
+        assert grid_command("migrate-store", path, str(tmp_path / "new.db")) == 125
+    assert "is owned by process" in capsys.readouterr().err
+    assert grid_command("check", "--store", path) == 0
+    assert not (tmp_path / "none.db").exists()
