@@ -63,6 +63,7 @@ class Keeper:
         self._closed: GridError | None = None
         self._finished = False
         self._doubt = False
+        self._refused = False
         self._thread: threading.Thread | None = None
 
     # ---- life
@@ -82,10 +83,14 @@ class Keeper:
 
     def stop(self) -> None:
         """Answer what waits, give the store back, and refuse everything from now on."""
-        self._closed = self._closed or GridClosed("the grid was closed", hint="Open it again.")
+        self._close_with("the grid was closed")
         self._inbox.put(())
         if self._thread is not None:
             self._thread.join()
+
+    def _close_with(self, message: str) -> None:
+        if self._closed is None:
+            self._closed = GridClosed(message, hint="Open it again.")
 
     def _load(self) -> None:
         """Read the present. Every open deadline becomes at least its ttl from now."""
@@ -134,6 +139,7 @@ class Keeper:
                 if batch or self._due():
                     self._serve(batch)
         finally:
+            self._close_with("the keeper has ended")
             self._store.close()
             self._finished = True
             self._refuse_rest()
@@ -176,9 +182,9 @@ class Keeper:
         deadline = self._desk.ledger.next_deadline()
         if deadline is None:
             return None
-        left_s = (deadline - self.clock.now()) / 1000
-        # Overdue means that the store would not take the expiry: it is tried again.
-        return min(left_s, 3600.0) if left_s > 0 else _RETRY_S
+        left_s = max(0.0, (deadline - self.clock.now()) / 1000)
+        # Where the store would not take the last change, it is tried again after a while.
+        return max(left_s, _RETRY_S) if self._refused else min(left_s, 3600.0)
 
     # ---- a batch
 
@@ -209,6 +215,7 @@ class Keeper:
         if written.entries or written.operations:
             self._write(written)
             desk.ledger.settle()
+            self._refused = False
 
     def _write(self, written: Batch) -> None:
         """Have it written. If the outcome is unknown, look it up before anybody is answered."""
@@ -305,6 +312,7 @@ class Keeper:
     def _undo(self, commands: list[Ticket], questions: list[Ticket], error: Exception) -> None:
         """Take back what could not be written. Questions are answered, if memory is sure."""
         self._desk.ledger.rollback()
+        self._refused = True
         # Full, locked or damaged: nothing was written, memory is as it was. Else it is not known.
         self._doubt |= type(error) not in (StoreUnavailable, StoreFull, StoreDamaged)
         if isinstance(error, StoreFenced):

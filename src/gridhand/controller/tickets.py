@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import GridClosed
+from gridhand.core.errors import GridError
 
 
 class Ticket:
@@ -105,7 +105,7 @@ class LoopPort(Port):
         unsent, self._unsent = self._unsent, []
         try:
             self._submit(unsent)
-        except GridClosed as error:
+        except GridError as error:
             for ticket in unsent:
                 ticket.error = error
             self._settle(unsent)

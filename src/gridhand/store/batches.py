@@ -16,7 +16,8 @@ class FinalRows:
     """What is to be written of allocations and nodes."""
 
     def __init__(self) -> None:
-        self.closed: dict[str, list[int]] = {}
+        self.closed: dict[str, list[int]] = {}  # where nothing but the state is new
+        self.finished: list[Row] = []  # where more is
         self.changed: list[Row] = []
         self.inserted: list[Row] = []
         self.nodes: list[Node] = []
@@ -28,30 +29,34 @@ def final_rows(batch: Batch) -> FinalRows:
     last: dict[str, Allocation] = {}
     nodes: dict[str, Node | None] = {}
     new: set[str] = set()
+    twice: set[str] = set()
     for (_, subject, before, after, _), _, _ in batch.entries:
         if type(after) is not Allocation:
             nodes[subject] = after
             continue
-        last[subject] = after
         if before is None:
             new.add(subject)
+        elif subject in last:
+            twice.add(subject)
+        last[subject] = after
     final = FinalRows()
     for subject, held in last.items():
-        _add_allocation(final, held, subject in new)
+        _add_allocation(final, held, subject in new, subject in twice)
     final.nodes = [node for node in nodes.values() if node is not None]
     final.dropped_nodes = [(name,) for name, node in nodes.items() if node is None]
     return final
 
 
-def _add_allocation(final: FinalRows, held: Allocation, new: bool) -> None:
+def _add_allocation(final: FinalRows, held: Allocation, new: bool, twice: bool) -> None:
     if new:
         final.inserted.append(rows.allocation_columns(held))
         final.next_number = max(final.next_number, held.number + 1)
-    elif held.live:
-        state, lifetime = held.state._value_, held.lifetime._value_
-        final.changed.append((state, lifetime, held.deadline, held.ttl_ms, held.number))
-    else:
+    elif not held.live and held.deadline is None and not twice:
         final.closed.setdefault(held.state._value_, []).append(held.number)
+    else:
+        state, lifetime = held.state._value_, held.lifetime._value_
+        row = (state, lifetime, held.deadline, held.ttl_ms, held.number)
+        (final.changed if held.live else final.finished).append(row)
 
 
 def event_rows(batch: Batch, first: int) -> list[Row]:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
+    null,
     select,
     tuple_,
     update,
@@ -42,19 +43,24 @@ _allocations, _events, _meta, _nodes = (
     schema.allocations, schema.events, schema.meta, schema.nodes
 )  # fmt: skip
 
-# Parameters are given in the order of the table's columns, then those of the condition.
-STATEMENTS: dict[str, UpdateBase] = {
-    "fence": update(_meta).values(
-        writer=bindparam("mine"), high_water_ms=bindparam("high"), next_number=bindparam("next")
-    ),
-    "change": update(_allocations)
+_change = (
+    update(_allocations)
     .where(_allocations.c.live_node.is_not(None), _allocations.c.number == bindparam("which"))
     .values(
         state=bindparam("to"),
         lifetime=bindparam("life"),
         deadline=bindparam("due"),
         ttl=bindparam("lasts"),
+    )
+)
+
+# Parameters are given in the order of the table's columns, then those of the condition.
+STATEMENTS: dict[str, UpdateBase] = {
+    "fence": update(_meta).values(
+        writer=bindparam("mine"), high_water_ms=bindparam("high"), next_number=bindparam("next")
     ),
+    "change": _change,
+    "finish": _change.values(live_node=null()),
     "insert": insert(_allocations),
     "event": insert(_events),
     "operation": insert(schema.operations),
@@ -235,6 +241,8 @@ class SqlStore(ABC):
         # Ends come first: what they free (a holder's name, a node) may be taken in the same batch.
         for state, numbers in final.closed.items():
             _expect(len(numbers), self._close(state, numbers))
+        if final.finished:
+            _expect(len(final.finished), self._run("finish", final.finished))
         if final.dropped_nodes:
             self._run("drop_node", final.dropped_nodes)
         if final.nodes:
