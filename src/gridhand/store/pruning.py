@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, delete, func, insert, select, tuple_, update
 
 from gridhand.store import schema
 
@@ -21,8 +21,13 @@ _allocations, _checkpoint, _events = schema.allocations, schema.checkpoint, sche
 
 def forget(connection: Connection, *, before: int, most: int) -> None:
     """Forget events older than `before`, at most `most` of them."""
-    query = select(_events).where(_events.c.at < before).order_by(_events.c.number)
-    found = connection.execute(query.limit(most)).mappings().all()
+    query = select(_events).order_by(_events.c.number)
+    oldest = connection.execute(query.limit(1)).mappings().first()
+    found = []
+    if oldest is not None and oldest["at"] < before:
+        # Not by a condition on their time, for which all the others would have to be looked at.
+        rows = connection.execute(query.limit(most)).mappings()
+        found = [row for row in rows if row["at"] < before]
     if found:
         # The last word on each subject is what counts.
         last = {(event["kind"].partition(".")[0], event["subject"]): event for event in found}
@@ -31,6 +36,37 @@ def forget(connection: Connection, *, before: int, most: int) -> None:
         connection.execute(delete(_events).where(_events.c.number <= through))
         connection.execute(update(schema.meta).values(checkpoint_through=through))
     _forget_operations(connection, before, most)
+
+
+def left_to_forget(connection: Connection, *, before: int) -> int:
+    """How many events and answered operations are still older than `before`."""
+    table = schema.operations
+    old = select(func.count()).select_from(table).where(table.c.at < before)
+    operations = int(connection.execute(old).scalar_one())
+    first, last = _event_from(connection, 0), _newest(connection)
+    if first is None or first[1] >= before:
+        return operations
+    # The numbers are in the order of time: the first that is young is found by halving.
+    low, high = first[0], last + 1
+    while high - low > 1:
+        found = _event_from(connection, (low + high) // 2)
+        if found is None or found[1] >= before:
+            high = (low + high) // 2
+        else:
+            low = found[0]
+    return operations + low - first[0] + 1
+
+
+def _event_from(connection: Connection, least: int) -> tuple[int, int] | None:
+    """The number and the time of the first event that is not before number `least`."""
+    number = _events.c.number
+    query = select(number, _events.c.at).where(number >= least).order_by(number).limit(1)
+    row = connection.execute(query).first()
+    return None if row is None else (row[0], row[1])
+
+
+def _newest(connection: Connection) -> int:
+    return int(connection.execute(select(func.max(_events.c.number))).scalar() or 0)
 
 
 def _move_to_checkpoint(connection: Connection, last: dict[tuple[str, str], Any]) -> None:

@@ -37,7 +37,7 @@ from gridhand.store import rows, schema
 from gridhand.store.base import SCHEMA_VERSION, Batch, Contents, Event, Opening, Operation
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
 from gridhand.store.ownership import Taking
-from gridhand.store.pruning import chunks, forget
+from gridhand.store.pruning import chunks, forget, left_to_forget
 
 _allocations, _events, _meta, _nodes = (
     schema.allocations, schema.events, schema.meta, schema.nodes
@@ -79,7 +79,8 @@ class SqlStore(ABC):
         self._taking = taking or Taking()
         self._epoch = self._high_water_ms = 0
         self._next_event = self._next_number = 1
-        self._in_doubt: int | None = None  # the last event of a batch with an unknown outcome
+        self._last_batch = Batch(0)  # whose outcome may be unknown
+        self._last_event_of_it = 0
 
     @abstractmethod
     def _connect(self) -> None:
@@ -123,7 +124,6 @@ class SqlStore(ABC):
             raise
 
     def recover(self) -> bool:
-        in_doubt = self._in_doubt
         try:
             self._disconnect()
             self._connect()
@@ -134,8 +134,9 @@ class SqlStore(ABC):
             self._go_on_from(row)
         except DBAPIError as error:
             raise self._translated(error) from error
-        self._in_doubt = None
-        return in_doubt is not None and self._next_event > in_doubt
+        if self._last_batch.entries:
+            return self._next_event > self._last_event_of_it
+        return bool(self.operations([op[:2] for op in self._last_batch.operations]))
 
     def relieve(self) -> bool:
         return False
@@ -220,7 +221,7 @@ class SqlStore(ABC):
         high = max(batch.at, self._high_water_ms)
         next_number = max(final.next_number, self._next_number)
         next_event = self._next_event + len(events)
-        self._in_doubt = next_event - 1
+        self._last_batch, self._last_event_of_it = batch, next_event - 1
         with self._transaction():
             self._hold_epoch(high, next_number)
             self._write(final)
@@ -336,17 +337,7 @@ class SqlStore(ABC):
     def prune(self, *, before: int, most: int) -> int:
         with self.writing():
             forget(self._connection, before=before, most=most)
-        return self._left_to_prune(before)
-
-    def _left_to_prune(self, before: int) -> int:
-        # Events have no index by time, but their numbers are in the order of it.
-        number, operations = _events.c.number, schema.operations
-        oldest = self._read(select(number).order_by(number).limit(1))
-        kept = self._read(select(number).where(_events.c.at >= before).order_by(number).limit(1))
-        upto = kept[0]["number"] if kept else self._next_event
-        events = upto - oldest[0]["number"] if oldest else 0
-        old = select(func.count().label("old")).where(operations.c.at < before)
-        return events + int(self._read(old)[0]["old"])
+            return left_to_forget(self._connection, before=before)
 
 
 def _expect(wanted: int, touched: int) -> None:

@@ -184,7 +184,12 @@ class SqliteStore(SqlStore):
     def _begin_epoch(self) -> Opening:
         self._damage = self._found_damage()
         if not self._damage:
-            return super()._begin_epoch()
+            try:
+                return super()._begin_epoch()
+            except StoreFull:
+                if not self.relieve():
+                    raise
+                return super()._begin_epoch()
         # Looking is still possible, and may be all that can be saved.
         row = self._read(select(schema.meta))[0]
         return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])

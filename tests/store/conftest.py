@@ -1,0 +1,139 @@
+"""The stores under test, and histories for them, made by a real ledger."""
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gridhand.core.allocations import Lifetime, Move, State
+from gridhand.core.ledger import Ledger, Terms
+from gridhand.core.nodes import Node
+from gridhand.core.placement import Refusal, Snapshot, place
+from gridhand.core.requests import Request
+from gridhand.core.strategies import best_fit
+from gridhand.store.base import Batch
+from gridhand.store.urls import memory_store, store_at
+
+
+class SqliteFile:
+    """A place that outlives its stores: each `store()` is a new owner of the same ledger."""
+
+    durable = True
+
+    def __init__(self, folder):
+        self.url = str(Path(folder) / "grid.db")
+        self.made = []
+
+    def store(self):
+        self.made.append(store_at(self.url))
+        return self.made[-1]
+
+
+class SqliteMemory:
+    durable = False
+
+    def __init__(self, folder):
+        pass
+
+    def store(self):
+        return memory_store()
+
+
+PLACES = {"sqlite file": SqliteFile, "sqlite memory": SqliteMemory}
+DURABLE = [name for name, kind in PLACES.items() if kind.durable]
+
+
+@contextmanager
+def new_place(name):
+    with tempfile.TemporaryDirectory() as folder:
+        yield PLACES[name](folder)
+
+
+class Writer:
+    """A ledger whose changes go to a store, a batch at a time."""
+
+    def __init__(self, store, *, epoch=1, next_number=1, now=1_000):
+        self.store, self.now = store, now
+        self.ledger = Ledger(epoch=epoch, next_number=next_number)
+
+    def register(self, name, **more):
+        return self.ledger.register(Node.of(name, **more))
+
+    def grant(self, *requests, owner="ann", holder=None, ttl_ms=None, reserve=False):
+        """The allocations made, or nothing where there is no room."""
+        lease = ttl_ms is not None and not reserve
+        terms = Terms(
+            owner,
+            holder,
+            State.RESERVED if reserve else State.ACTIVE,
+            Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED,
+            ttl_ms,
+        )
+        placed = [
+            place(Request.of(one), Snapshot(self.ledger), best_fit) for one in requests
+        ]  # members of a group may be promised the same room here; the ledger then refuses
+        if any(isinstance(one, Refusal) for one in placed):
+            return []
+        return self.ledger.grant(placed, terms, now=self.now)
+
+    def move(self, held, move, **more):
+        return self.ledger.move(held.id, move, now=self.now, **more)
+
+    def release(self, held):
+        return self.move(held, Move.RELEASE)
+
+    def batch(self, *, owner="ann", op_id=None, operations=()):
+        entries = [(change, owner, op_id) for change in self.ledger.changes]
+        return Batch(self.now, entries, list(operations))
+
+    def commit(self, **more):
+        batch = self.batch(**more)
+        self.store.commit(batch)
+        self.ledger.changes.clear()
+        return batch
+
+
+def all_events(store, step=700):
+    found, some = [], store.events(limit=step)
+    while some:
+        found += some
+        some = store.events(after=some[-1].number, limit=step)
+    return found
+
+
+def pytest_generate_tests(metafunc):
+    """A test that asks for a `kind` makes stores of that kind itself: `tools.new_place(kind)`."""
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", PLACES)
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """What the test modules share."""
+    return Tools
+
+
+class Tools:
+    Writer = Writer
+    new_place = staticmethod(new_place)
+    all_events = staticmethod(all_events)
+
+
+@pytest.fixture(params=PLACES)
+def store(request, tmp_path):
+    """An open, loaded store of each kind."""
+    made = PLACES[request.param](tmp_path / "store").store()
+    made.open()
+    made.load()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=DURABLE)
+def durable(request, tmp_path):
+    """A place of each kind that outlives its stores. What a failed test left open is closed."""
+    place = PLACES[request.param](tmp_path / "store")
+    yield place
+    for made in place.made:
+        made.close()
