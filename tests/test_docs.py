@@ -29,7 +29,9 @@ def expected(page: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if expected(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if expected(page)], ids=lambda page: page.stem
+)
 def test_every_example_prints_what_the_page_says(page, tmp_path):
     programs = [text for kind, text in blocks(page) if kind == "python"]
     script = "".join(f"{program}\nprint({_MARK!r})\n" for program in programs)

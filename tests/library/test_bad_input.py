@@ -335,7 +335,7 @@ TEXTS = {
     "a group that is too large":              (lambda g: g.allocate_group([{"cpu": 0.001}] * 1001),           "requests"),
     "a quality there is not":                 (lambda g: g.allocate(cpu=1, quality="best"),                   "quality: 'best'"),
     "a quality that is a list":               (lambda g: g.allocate(cpu=1, quality=[]),                       "quality: []"),
-    "an override that is a number":           (lambda g: g.allocate(cpu=1, quality="high", scaling=5),        "scaling: 5"),
+    "an override that is a number":           (lambda g: g.allocate(cpu=1, quality="high", scaling=5),        ": 5 is not allowed"),
     "an override of what does not scale":     (lambda g: g.allocate(cpu=1, quality="high", scaling={"disk": 2}), "'disk'"),
     "alternatives of None":                   (lambda g: g.allocate(cpu=1, alternatives=None),                "alternatives: None"),
     "alternatives as a number":               (lambda g: g.allocate(cpu=1, alternatives=5),                   "alternatives: 5"),

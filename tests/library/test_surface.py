@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -230,6 +231,8 @@ def in_a_forked_child(work):
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
         pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)  # a child that waits for ever must not outlive the test
         code = 1
         try:
             code = 0 if work() else 2
