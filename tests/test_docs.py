@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def expected(page: Path) -> list[str]:
     found = [*blocks(page), ("", "")]
     return [
         after if kind == "text" else ""
-        for (code, _), (kind, after) in zip(found, found[1:], strict=False)
+        for (code, _), (kind, after) in itertools.pairwise(found)
         if code == "python"
     ]
 

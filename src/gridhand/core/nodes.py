@@ -32,7 +32,7 @@ class Node:
     name: str
     capacity: Resources
     gpus: tuple[Gpu, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     price: int = 0
     address: str = ""
     health: Health = Health.UP

@@ -30,7 +30,7 @@ class Request:
     node: str | None = None
     prefer: tuple[str, ...] = ()
     exclude: frozenset[str] = frozenset()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     quality: str | None = None
     alternatives: tuple[Request, ...] = ()
 

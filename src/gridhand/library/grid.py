@@ -21,7 +21,12 @@ from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
 if TYPE_CHECKING:
     from gridhand.core.check import Violation
     from gridhand.core.views import NodeStatus, Status
+    from gridhand.library.backend import Tracker
     from gridhand.store.base import Event
+
+    def _is_a_tracker(grid: Grid) -> Tracker:
+        return grid  # for the type checker to prove
+
 
 Asked = Request | Resources | Mapping[str, Any] | str | None
 OwnStrategy = str | Callable[..., Sequence[float]]
