@@ -64,7 +64,7 @@ def test_a_sound_store_is_clean_in_json_too(path, capsys):
     assert len(found.pop("cluster_id")) == 32
     assert found == {
         "clean": True, "url": f"sqlite:///{path}", "epoch": 1, "nodes": 1, "live": 4, "closed": 1,
-        "events": 7, "violations": [],
+        "events": 7, "violations": [], "moved_to": None,
     }  # fmt: skip
 
 

@@ -320,10 +320,6 @@ class KeeperMachine(RuleBasedStateMachine):
 
     def check_move(self, op, answer):
         id, move, ttl = op.args
-        if id in self.model.closed and not isinstance(answer, str):
-            # Of what has ended, the store keeps how, and not every date in between.
-            dates = {name: self.model.closed[id][name] for name in ("deadline", "ttl", "lifetime")}
-            answer = [{**answer[0], **dates}]
         answer = answer if isinstance(answer, str) else answer[0]
         self.model.move(id, move, ttl=ttl, owner=op.owner, answer=answer)
 

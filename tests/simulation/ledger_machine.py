@@ -245,8 +245,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if held:
             id = held[which % len(held)]
             found = self.ledger.live[id]
-            terms = Terms(found.owner, found.holder, State(self.model.asked[id][0]))
-            kind, _, key = found.asked.partition(" ")
+            state, ttl, _ = self.model.asked[id]
+            terms = Terms(found.owner, found.holder, State(state), ttl_ms=ttl)
+            kind, _, key = found.asked.split(" ", 2)
             assert kind == {"active": "allocate", "reserved": "reserve"}[terms.state]
 
             class Same:

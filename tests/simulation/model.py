@@ -250,7 +250,7 @@ class Model:
     def hold(self, owner, asks, *, state, ttl, holder, strategy, answer):
         """Allocate or reserve: all of `asks` as one, or nothing."""
         if holder is not None:
-            before = self.of_holder(owner, asks, state, holder)
+            before = self.of_holder(owner, asks, state, ttl, holder)
             if before is not None:
                 assert answer == before, f"{holder} asks again: {before}, not {answer}"
                 return
@@ -287,19 +287,19 @@ class Model:
             trial.live[row["id"]] = said(row)
             trial.highest = row["number"]
             if holder is not None:
-                trial.asked[row["id"]] = state, same_ask(ask)
+                trial.asked[row["id"]] = state, ttl, same_ask(ask)
         groups = {row["group"] for row in (*self.live.values(), *self.closed.values())}
         assert len(asks) == 1 or answer[0]["group"] not in {*groups, None}
         self.live, self.highest, self.asked = trial.live, trial.highest, trial.asked
 
-    def of_holder(self, owner, asks, state, holder):
+    def of_holder(self, owner, asks, state, ttl, holder):
         """What a holder has, in full if it asks for that again, else `holder_busy`; or None."""
         mine = {row["holder"]: row for row in self.live.values() if row["owner"] == owner}
         names = [holder] if len(asks) == 1 else [f"{holder}#{place}" for place in range(len(asks))]
         if not any(name in mine for name in (*names, holder, f"{holder}#0")):
             return None
         held = [mine[name] for name in names if name in mine]
-        wanted = [(state, same_ask(ask)) for ask in asks]
+        wanted = [(state, ttl, same_ask(ask)) for ask in asks]
         if [self.asked.get(row["id"]) for row in held] != wanted:
             return "holder_busy"
         return held if len(self.members(held[0])) == len(held) else "holder_busy"

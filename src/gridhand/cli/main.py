@@ -112,6 +112,10 @@ def run(cli: click.Command, args: Sequence[str]) -> int:
         return INTERRUPTED
     except click.ClickException as error:
         return _failed(error.format_message(), _usage_hint(error))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _failed(f"{error.strerror or error}", "Check where the output goes to.")
     except Exception as error:
         return _unexpected(error)
     return code if isinstance(code, int) else 0

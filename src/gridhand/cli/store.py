@@ -10,6 +10,7 @@ from collections.abc import Callable
 import click
 
 _SHOW_AFTER_S = 1.0
+_SHOWN = 20
 
 
 @click.command()
@@ -21,7 +22,8 @@ def check(ctx: click.Context, url: str, as_json: bool) -> None:
 
     Recounts what is held, replays the history and compares the two, with code that shares nothing
     with the code that wrote them. The store is only read; its owner may go on working. Ends with
-    0 if all is well, and with 1 if something is not.
+    0 if all is well, with 1 if something is not or the state has moved elsewhere, and with 125 if
+    the store could not be read.
     """
     from gridhand.store.audit import audit
 
@@ -29,25 +31,35 @@ def check(ctx: click.Context, url: str, as_json: bool) -> None:
     if as_json:
         facts = {
             name: getattr(report, name)
-            for name in ("url", "cluster_id", "epoch", "nodes", "live", "closed", "events")
-        }
+            for name in (
+                "url", "cluster_id", "epoch", "nodes", "live", "closed", "events", "moved_to"
+            )
+        }  # fmt: skip
         wrong = [
             {"invariant": one.invariant, "subject": one.subject, "message": one.message}
             for one in report.violations
         ]
-        click.echo(json.dumps({"clean": not wrong, **facts, "violations": wrong}, indent=2))
+        clean = not wrong and report.moved_to is None
+        click.echo(json.dumps({"clean": clean, **facts, "violations": wrong}, indent=2))
     else:
         click.echo(
             f"{report.url}: {report.nodes} nodes, {report.live} live and {report.closed} closed "
             f"allocations, {report.events} events"
         )
-        for violation in report.violations:
-            click.echo(f"  {violation}")
-        count = len(report.violations)
-        click.echo(
-            f"{count} {'thing is' if count == 1 else 'things are'} wrong" if count else "clean"
-        )
-    ctx.exit(1 if report.violations else 0)
+        click.echo("\n".join(_verdict([str(one) for one in report.violations], report.moved_to)))
+    ctx.exit(1 if report.violations or report.moved_to else 0)
+
+
+def _verdict(violations: list[str], moved_to: str | None) -> list[str]:
+    lines = [f"  {violation}" for violation in violations[:_SHOWN]]
+    count = len(violations)
+    if count > _SHOWN:
+        lines.append(f"  and {count - _SHOWN} more; --json lists them all")
+    if moved_to is not None:
+        lines.append(f"the state was moved to {moved_to}: check it there")
+    if count:
+        lines.append(f"{count} {'thing is' if count == 1 else 'things are'} wrong")
+    return lines or ["clean"]
 
 
 @click.command("migrate-store")

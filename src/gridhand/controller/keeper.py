@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from gridhand.clock import Clock, LedgerClock
 from gridhand.controller.commands import Allocate, AskStore, Command, Desk, MoveOne, Read
@@ -42,6 +42,7 @@ MOST_IN_A_BATCH = 2000
 _RETRY_S = 0.5
 _RECOVERY_S = 3.0  # a database that restarts is back by then
 _KEEPER = ""  # the owner of what nobody asked for, such as an expiry
+_Answer = TypeVar("_Answer")
 _Repeated = dict[tuple[str, str], Operation]
 
 
@@ -93,7 +94,11 @@ class Keeper:
             self._closed = GridClosed(message, hint="Open it again.")
 
     def _load(self) -> None:
-        """Read the present. Every open deadline becomes at least its ttl from now."""
+        """Read the present. Every open deadline becomes at least its ttl from now.
+
+        That is so after a restart, and after the store was away so long that its state is read
+        anew: nobody could renew meanwhile.
+        """
         contents = self._store.load()
         now = self.clock.now()
         ledger = Ledger(epoch=self._epoch, next_number=contents.next_number)
@@ -206,7 +211,7 @@ class Keeper:
 
     def _change(self, commands: list[Ticket]) -> None:
         """Decide the commands and have the changes written; raises if they could not be."""
-        repeated = self._look_up(commands)
+        repeated = self._surely(lambda: self._look_up(commands))
         desk = self._desk
         # At least as late as anything decided before, even in tests that steer the clock.
         desk.now = max(desk.now, self.clock.now())
@@ -294,6 +299,15 @@ class Keeper:
             return {}
         return {(known.owner, known.op_id): known for known in self._store.operations(op_ids)}
 
+    def _surely(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What the store answers; if the connection turns out to be lost, after mending it."""
+        try:
+            return ask()
+        except OutcomeUnknown:
+            self._doubt = True
+            self._reload()
+            return ask()
+
     def _look(self, ticket: Ticket) -> None:
         """Answer a question from what is durable now; the batch it came with is settled."""
         command = ticket.command
@@ -303,7 +317,8 @@ class Keeper:
             if isinstance(command, Read):
                 ticket.reply = command.answer(self._desk)
             elif isinstance(command, AskStore):
-                ticket.reply = command.call(self._store, self._desk.now)
+                call = command.call
+                ticket.reply = self._surely(lambda: call(self._store, self._desk.now))
         except Exception as error:
             ticket.error = error
 

@@ -282,7 +282,7 @@ class StoreOwned(StoreError):
         by = f"process {pid}" if pid else "another process"
         super().__init__(
             f"{url} is owned by {by}",
-            hint="Talk to its controller with Grid(), or stop that process first.",
+            hint="Use Grid() to talk to its controller, wait= for it, or take_over= if it hangs.",
         )
         self.pid = pid
 

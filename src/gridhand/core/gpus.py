@@ -19,7 +19,7 @@ from gridhand.core.resources import MOST, UNIT, Resources, amount_text, read_amo
 Capability = tuple[int, ...]
 
 MOST_DEVICES = 1024
-_CAPABILITY = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", re.ASCII)
+_CAPABILITY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.0)?", re.ASCII)
 _MODEL = re.compile(r"[ -~]{1,100}")
 
 
@@ -96,12 +96,10 @@ def read_capability(value: object) -> Capability | None:
     if value is None:
         return None
     text = str(value) if type(value) in (str, int, float) else ""
-    if not _CAPABILITY.fullmatch(text):
+    found = _CAPABILITY.fullmatch(text)
+    if found is None:
         raise InvalidInput("gpu_capability", value, 'a version such as "8.6"')
-    numbers = [int(part) for part in text.split(".")]
-    if len(numbers) == 3 and numbers[2] == 0:
-        del numbers[2]
-    return tuple(numbers) if len(numbers) > 1 else (numbers[0], 0)
+    return int(found[1]), int(found[2] or 0)
 
 
 def _model(value: object) -> str:

@@ -275,7 +275,9 @@ class Ledger:
                 self.closed[after.id] = after
         if after is not None and after.live:
             self._enter(after)
-            if before is not None and not before.live:
+            if before is not None and before.live:
+                self.nodes[after.node].judge()  # for a moment it was not counted
+            elif before is not None:
                 del self.closed[before.id]
 
     def _enter(self, held: Allocation) -> None:
@@ -335,7 +337,8 @@ _KINDS = {
 
 
 def _asked(asked: Request, terms: Terms) -> str:
-    return f"{'allocate' if terms.state is State.ACTIVE else 'reserve'} {asked.key()}"
+    kind = "allocate" if terms.state is State.ACTIVE else "reserve"
+    return f"{kind} {terms.ttl_ms} {asked.key()}"
 
 
 def _holders(holder: str, count: int) -> list[str]:

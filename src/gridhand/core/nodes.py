@@ -7,12 +7,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from gridhand.core.errors import InvalidInput, InvalidRequest
+from gridhand.core.errors import InvalidInput, InvalidName, InvalidRequest
 from gridhand.core.gpus import MOST_DEVICES, Gpu, anonymous_gpus
 from gridhand.core.names import check_label, check_node_name
 from gridhand.core.resources import MOST, UNIT, Resources, amount_text, read_amount
 
 MOST_LABELS = 64
+
+# Taken as names of their own, these would give a node without memory, and no word about it.
+_MISSPELT = {
+    "cpus": "cpu", "cores": "cpu", "ncpus": "cpu", "mem": "memory", "ram": "memory",
+    "memory_mb": "memory", "mem_gb": "memory_gb", "gpus": "gpu", "ngpus": "gpu",
+    "gpu_mem": "gpu_memory", "vram": "gpu_memory",
+}  # fmt: skip
 
 
 class Health(StrEnum):
@@ -53,6 +60,11 @@ class Node:
         """A node as people describe it. `gpu: 2` without `gpus` makes two anonymous devices."""
         check_node_name(name)
         has = Resources.of(resources, **named)
+        for spelled in has:
+            if spelled in _MISSPELT:
+                raise InvalidName(
+                    "resource name", spelled, f"{_MISSPELT[spelled]}, which was meant"
+                )
         return cls(
             name=name,
             capacity=has.without("gpu", "gpu_memory"),

@@ -184,7 +184,7 @@ class Refusal:
             return (
                 "Waiting will not help: ask for less, permit other nodes, or register a larger one."
             )
-        return "Ask for less, or try again when something has been released."
+        return "Ask for less, permit other nodes, or try again when one has room or is up again."
 
     def error(self) -> GridError:
         """The refusal as an error, its reasons as of now."""
@@ -201,9 +201,11 @@ def _unknown_resource(asked: Request, ledger: Ledger) -> UnknownResource | None:
     names -= {name for use in ledger.nodes.values() for name in use.total} if names else set()
     if not names or not ledger.names:
         return None
-    known = sorted({*KNOWN, *(name for use in ledger.nodes.values() for name in use.total)})
+    there = {name for use in ledger.nodes.values() for name in use.total}
+    if any(use.devices for use in ledger.nodes.values()):
+        there |= {"gpu", "gpu_memory"}
     name = min(names)
-    return UnknownResource(name, nearest_name(name, known), known)
+    return UnknownResource(name, nearest_name(name, {*KNOWN, *there}), sorted(there))
 
 
 def _explained(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int, bool, bool]:

@@ -42,6 +42,8 @@ _ALIASES: dict[str, tuple[str, int]] = {
     "storage": ("disk", _MEGA),
     "gpu_memory_gb": ("gpu_memory", 10**9),
     "network_bandwidth_mbps": ("bandwidth", UNIT),
+    "num_cpus": ("cpu", UNIT),
+    "num_gpus": ("gpu", UNIT),
 }
 
 

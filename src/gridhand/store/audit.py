@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from gridhand.core.check import Violation, check_history, check_state, replay, same_state
-from gridhand.core.errors import StoreInvalid, StoreUnavailable
+from gridhand.core.errors import StoreError, StoreInvalid
 from gridhand.store import schema
 from gridhand.store.ownership import Taking
 from gridhand.store.sqlite import SqliteStore
@@ -43,6 +43,7 @@ class Audit:
     closed: int
     events: int
     violations: list[Violation]
+    moved_to: str | None = None
 
 
 def audit(url: str, progress: Progress = lambda done, all: None) -> Audit:
@@ -76,6 +77,7 @@ def _audit(url: str, connection: Connection, progress: Progress, found: list[Vio
         closed=_count(connection, schema.allocations) - live,
         events=total,
         violations=found,
+        moved_to=meta["moved_to"],
     )
 
 
@@ -110,7 +112,10 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
                 )
             yield store.url, connection
     except DBAPIError as error:
-        raise StoreUnavailable(" ".join(str(error.orig).split())) from error
+        raise StoreError(
+            f"{store.url} cannot be read: {' '.join(str(error.orig).split())}",
+            hint="Check the address of the store, and that it may be read.",
+        ) from error
     finally:
         engine.dispose()
 

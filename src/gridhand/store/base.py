@@ -70,6 +70,12 @@ class Contents:
 class OutcomeUnknown(StoreUnavailable):
     """The store went away in the middle of a commit. It must be read again before it is used."""
 
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.hint = (
+            "It may have been written or not: repeat the call, with its op id if it has one."
+        )
+
 
 class Store(Protocol):
     """One owner at a time; every method is called from one thread at a time."""

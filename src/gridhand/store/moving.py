@@ -31,6 +31,10 @@ _TABLES = (
 
 def move(source: SqlStore, target: SqlStore, progress: Progress = lambda *_: None) -> int:
     """Move everything; returns how many rows there were. Both stores are closed afterwards."""
+    if source.url == target.url:
+        raise StoreInvalid(
+            f"{source.url} is both FROM and TO", hint="Give another place to move to."
+        )
     source.open()
     try:
         target.open()

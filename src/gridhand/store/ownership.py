@@ -53,24 +53,30 @@ class OwnerLock:
 
     def __init__(self, path: str, url: str, taking: Taking) -> None:
         self._path = Path(f"{os.path.realpath(path)}.owner")
-        self._url = url
+        self._pending: Path | None = None
         for last in taking.tries():
-            owner = self._try()
+            owner = self._try(self._path)
             if owner is None:
                 return
             if last and not taking.take_over:
                 raise StoreOwned(url, owner or None)
-        # Whoever hangs keeps its lock on a file that is no longer there.
-        self._path.unlink(missing_ok=True)
-        if self._try() is not None:
+        # Over the owner's head: its own lock file is put aside only when it has lost the store.
+        self._pending = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        if self._try(self._pending) is not None:
             raise StoreOwned(url, None)
 
-    def _try(self) -> int | None:
+    def confirm(self) -> None:
+        """The store is ours: whoever had it keeps a lock on a file that is no longer there."""
+        if self._pending is not None:
+            os.replace(self._pending, self._path)
+            self._pending = None
+
+    def _try(self, path: Path) -> int | None:
         """Take the lock, or say whose it is (0: not known)."""
         # Opening and closing it once more would drop the lock this process has.
-        if self._mine.get(_identity(self._path)) == os.getpid():
+        if self._mine.get(_identity(path)) == os.getpid():
             return os.getpid()
-        self._fd = open_private(self._path)
+        self._fd = open_private(path)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -78,7 +84,7 @@ class OwnerLock:
             os.close(self._fd)
             return pid
         key = _identity(self._fd)
-        if key is None or _identity(self._path) != key:
+        if key is None or _identity(path) != key:
             os.close(self._fd)  # it was taken over between opening and locking
             return 0
         self._key = key
@@ -89,6 +95,8 @@ class OwnerLock:
         return None
 
     def release(self) -> None:
+        if self._pending is not None:
+            self._pending.unlink(missing_ok=True)
         self._mine.pop(self._key, None)
         os.close(self._fd)
 

@@ -21,7 +21,7 @@ from psycopg import errors
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, PendingRollbackError
 from sqlalchemy.pool import StaticPool
 
 from gridhand.core.errors import (
@@ -112,7 +112,8 @@ class PostgresStore(SqlStore):
             self._raw: psycopg.Connection[Any] = raw
             self._lock()
         except (psycopg.Error, DBAPIError) as error:
-            raise self._translated(error) from error
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreUnavailable(" ".join(str(cause).split())) from error
 
     def reading_connection(self) -> psycopg.Connection[Any]:
         """A connection beside the owner's, that cannot write."""
@@ -129,6 +130,9 @@ class PostgresStore(SqlStore):
             connect_timeout=5,
             application_name=f"gridhand {socket.gethostname()} {os.getpid()}"[:63],
             keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=25_000,
         )
 
     def _raw_connection(self) -> psycopg.Connection[Any]:
@@ -137,7 +141,9 @@ class PostgresStore(SqlStore):
             if self._taking.must_exist and not _has_schema(raw):
                 raise self._taking.missing(self.url)
             if not _has_schema(raw):
-                raw.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+                # Even IF NOT EXISTS fails if another makes it at this very moment.
+                with contextlib.suppress(errors.UniqueViolation, errors.DuplicateSchema):
+                    raw.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             for setting in _SETTINGS:
                 raw.execute(setting)
         except BaseException:
@@ -200,6 +206,8 @@ class PostgresStore(SqlStore):
         except (psycopg.Error, DBAPIError) as error:
             self._roll_back()
             raise self._translated(error) from error
+        except PendingRollbackError as error:
+            raise OutcomeUnknown("the connection was lost") from error
         except BaseException:
             self._roll_back()
             raise

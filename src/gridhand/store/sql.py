@@ -27,14 +27,22 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.sql.expression import UpdateBase
 
 from gridhand.core.allocations import Allocation
 from gridhand.core.errors import StoreError, StoreFenced, StoreInvalid
 from gridhand.core.nodes import Node
 from gridhand.store import rows, schema
-from gridhand.store.base import SCHEMA_VERSION, Batch, Contents, Event, Opening, Operation
+from gridhand.store.base import (
+    SCHEMA_VERSION,
+    Batch,
+    Contents,
+    Event,
+    Opening,
+    Operation,
+    OutcomeUnknown,
+)
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
 from gridhand.store.ownership import Taking
 from gridhand.store.pruning import chunks, forget, left_to_forget
@@ -331,6 +339,8 @@ class SqlStore(ABC):
             return self._connection.execute(query).mappings().all()
         except DBAPIError as error:
             raise self._translated(error) from error
+        except PendingRollbackError as error:  # the connection was lost before
+            raise OutcomeUnknown("the connection was lost") from error
 
     # ---- forgetting
 

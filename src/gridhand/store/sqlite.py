@@ -184,15 +184,21 @@ class SqliteStore(SqlStore):
     def _begin_epoch(self) -> Opening:
         self._damage = self._found_damage()
         if not self._damage:
-            try:
-                return super()._begin_epoch()
-            except StoreFull:
-                if not self.relieve():
-                    raise
-                return super()._begin_epoch()
+            opening = self._begin_even_if_full()
+            if self._owner_lock is not None:
+                self._owner_lock.confirm()
+            return opening
         # Looking is still possible, and may be all that can be saved.
         row = self._read(select(schema.meta))[0]
         return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
+
+    def _begin_even_if_full(self) -> Opening:
+        try:
+            return super()._begin_epoch()
+        except StoreFull:
+            if not self.relieve():
+                raise
+            return super()._begin_epoch()
 
     def _found_damage(self) -> str:
         if not self._path or os.path.getsize(self._path) > _CHECKED_AT_START:
