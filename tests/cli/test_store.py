@@ -237,3 +237,39 @@ def test_a_move_that_is_refused_says_why(path, database, tmp_path, capsys):
     assert "is owned by process" in capsys.readouterr().err
     assert grid_command("check", "--store", path) == 0
     assert not (tmp_path / "none.db").exists()
+
+
+def test_a_store_that_was_moved_is_not_clean(path, tmp_path, capsys):
+    target = str(tmp_path / "new.db")
+    assert grid_command("migrate-store", path, target) == 0
+    capsys.readouterr()
+    assert grid_command("check", "--store", path) == 1
+    assert f"moved to sqlite:///{target}" in capsys.readouterr().out
+    assert grid_command("check", "--store", path, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["clean"], found["moved_to"]) == (False, f"sqlite:///{target}")
+    assert grid_command("check", "--store", target) == 0
+
+
+def test_a_store_is_not_moved_onto_itself(path, capsys):
+    assert grid_command("migrate-store", path, f"sqlite:///{path}") == 125
+    assert "both FROM and TO" in capsys.readouterr().err
+    assert grid_command("check", "--store", path) == 0
+
+
+def test_of_many_findings_the_first_are_shown_and_the_rest_counted(path, capsys):
+    again = "INSERT INTO events SELECT number + {}, 0, kind, subject, owner, op_id, why, row FROM events"
+    tamper(path, *(again.format(1000 * 2**step) for step in range(4)))
+    assert grid_command("check", "--store", path) == 1
+    out = capsys.readouterr().out
+    assert "more; --json lists them all" in out
+    assert len(out.splitlines()) < 30
+
+
+def test_output_that_cannot_be_written_is_no_bug_of_ours(path):
+    code = "from gridhand.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "check", "--store", path]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 125

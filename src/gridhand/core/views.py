@@ -50,6 +50,11 @@ class NodeStatus:
     def draining(self) -> bool:
         return self.node.draining
 
+    def __str__(self) -> str:
+        flags = {"draining": self.draining, "overcommitted": self.overcommitted}
+        state = ", ".join([str(self.health), *(name for name, on in flags.items() if on)])
+        return f"{self.name} ({state}): {self.available} free of {self.total}"
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -59,6 +64,9 @@ class Status:
     total: Resources
     allocated: Resources
     available: Resources
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.nodes)) or "no nodes"
 
     def utilization(self) -> dict[str, float]:
         """The part of each resource that is held, from 0 to 1; of what there is none, 0."""

@@ -246,7 +246,8 @@ class Grid:
     def prune(self, older_than_s: float, *, most: int = 5000) -> Iterator[int]:
         """Forget what is older, `most` events at a time; yields how many are still to go.
 
-        Others are served between two steps. What is kept can still be replayed.
+        A step is taken when the next number is asked for, and none before: loop over it. Others
+        are served between two steps. What is kept can still be replayed.
         """
         left = 1
         while left:
