@@ -35,7 +35,7 @@ from gridhand.core.requests import Request
 from gridhand.core.strategies import strategy_named
 from gridhand.core.views import NodeStatus, Status, cluster_status, dump, node_status
 from gridhand.store.base import Event
-from gridhand.store.ownership import Taking
+from gridhand.store.ownership import Identity, Taking
 from gridhand.store.urls import memory_store, store_at
 
 
@@ -53,10 +53,22 @@ class Embedded:
 
     @classmethod
     def at(
-        cls, url: str, strategy: Any, *, wait_s: float, take_over: bool, must_exist: bool
+        cls,
+        url: str,
+        strategy: Any,
+        *,
+        wait_s: float,
+        take_over: bool,
+        must_exist: bool,
+        expect: str | None,
     ) -> Embedded:
-        taking = Taking(wait_s=wait_s, take_over=take_over, must_exist=must_exist)
+        expected = None if expect is None else Identity.parse(expect)
+        taking = Taking(wait_s, take_over, must_exist or expected is not None, expected)
         return cls(Keeper(store_at(url, taking), strategy=strategy_named(strategy)))
+
+    @property
+    def identity(self) -> str:
+        return str(Identity(self._keeper.opening.cluster_id, self._keeper.opening.epoch))
 
     def close(self) -> None:
         if os.getpid() == self._pid:

@@ -74,7 +74,7 @@ class Keeper:
         opening = self._store.open()
         try:
             self.clock = self._make_clock(opening.high_water_ms)
-            self._epoch = opening.epoch
+            self._epoch, self.opening = opening.epoch, opening
             self._load()
         except BaseException:
             self._store.close()

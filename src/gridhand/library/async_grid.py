@@ -48,6 +48,7 @@ class AsyncGrid:
         wait: float = 0,
         take_over: bool = False,
         create: bool = True,
+        expect: str | None = None,
     ) -> Self:
         """A grid whose state is kept in a store, as `Grid.at`. Opening it blocks for a moment."""
         grid = Grid.at(
@@ -57,6 +58,7 @@ class AsyncGrid:
             wait=wait,
             take_over=take_over,
             create=create,
+            expect=expect,
         )
         return cls.of(grid)
 
@@ -72,6 +74,11 @@ class AsyncGrid:
     @property
     def owner(self) -> str:
         return self._calls.owner
+
+    @property
+    def identity(self) -> str:
+        """Which ledger this is and how often it has changed hands, for `expect` of `Grid.at`."""
+        return self._backend.identity
 
     async def close(self) -> None:
         """Give the store back. What is held in it stays held."""

@@ -52,6 +52,9 @@ class Backend(Protocol):
 
     def close(self) -> None: ...
 
+    @property
+    def identity(self) -> str: ...
+
     def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
 
     def allocate(

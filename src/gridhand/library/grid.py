@@ -64,12 +64,14 @@ class Grid:
         wait: float = 0,
         take_over: bool = False,
         create: bool = True,
+        expect: str | None = None,
     ) -> Self:
         """A grid whose state is kept in a store, and is there after a restart or a crash.
 
         One process at a time owns a store; `StoreOwned` says which one does. `wait` is for how
         many seconds to wait for it to end; `take_over` takes the store from an owner that hangs,
-        and that can write nothing from then on. With `create=False` the store must be there.
+        and that can write nothing from then on. With `create=False` the store must be there;
+        with `expect` it must be that ledger, and not older: an `identity` that was noted before.
         """
         from gridhand.controller.embedded import Embedded
 
@@ -80,6 +82,7 @@ class Grid:
             wait_s=(read_ttl(wait, "wait") or 0) / 1000 if wait else 0.0,
             take_over=read_flag(take_over, "take_over"),
             must_exist=not read_flag(create, "create"),
+            expect=expect,
         )
         return cls(backend=backend, owner=owner)
 
@@ -90,6 +93,11 @@ class Grid:
     @property
     def owner(self) -> str:
         return self._calls.owner
+
+    @property
+    def identity(self) -> str:
+        """Which ledger this is and how often it has changed hands, for `expect` of `Grid.at`."""
+        return self._backend.identity
 
     def close(self) -> None:
         """Give the store back. What is held in it stays held."""

@@ -9,11 +9,28 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from gridhand.core.errors import StoreInvalid, StoreOwned, StoreUnavailable
+from gridhand.core.errors import InvalidInput, StoreInvalid, StoreOwned, StoreUnavailable
 
 _PAUSE_S = 0.1
+
+
+class Identity(NamedTuple):
+    """Which ledger it is, and how often it has changed hands: a restored backup is behind."""
+
+    cluster_id: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id}:{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        cluster_id, _, epoch = text.partition(":") if isinstance(text, str) else ("", "", "")
+        if not cluster_id.isalnum() or not epoch.isdecimal() or len(epoch) > 18:
+            raise InvalidInput("expect", text, "what `identity` of a grid says")
+        return cls(cluster_id, int(epoch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +44,7 @@ class Taking:
     wait_s: float = 0.0
     take_over: bool = False
     must_exist: bool = False
+    expect: Identity | None = None
 
     def tries(self) -> Iterator[bool]:
         """Yields whether this is the last try, until the time is over."""
@@ -35,6 +53,23 @@ class Taking:
             yield False
             time.sleep(_PAUSE_S)
         yield True
+
+    def check(self, url: str, found: Identity) -> None:
+        """Refuse a store that is another than expected, or older than it has been."""
+        wanted = self.expect
+        if wanted is None:
+            return
+        if found.cluster_id != wanted.cluster_id:
+            raise StoreInvalid(
+                f"{url} is another ledger: {found.cluster_id}, not {wanted.cluster_id}",
+                hint="Check the address of the store.",
+            )
+        if found.epoch < wanted.epoch:
+            raise StoreInvalid(
+                f"{url} is older than expected: epoch {found.epoch}, and {wanted.epoch} was seen",
+                hint="It looks like a restored backup. Stop what ran since, then open it without"
+                " expecting more.",
+            )
 
     def missing(self, url: str) -> StoreInvalid:
         return StoreInvalid(

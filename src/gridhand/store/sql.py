@@ -44,7 +44,7 @@ from gridhand.store.base import (
     OutcomeUnknown,
 )
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
-from gridhand.store.ownership import Taking
+from gridhand.store.ownership import Identity, Taking
 from gridhand.store.pruning import chunks, forget, left_to_forget
 
 _allocations, _events, _meta, _nodes = (
@@ -157,6 +157,8 @@ class SqlStore(ABC):
         try:
             with self._transaction():
                 self._make_or_migrate()
+                before = self._connection.execute(select(_meta)).mappings().one()
+                self._taking.check(self.url, Identity(before["cluster_id"], before["epoch"]))
                 following = _meta.c.epoch + 1
                 self._connection.execute(update(_meta).values(epoch=following, writer=following))
                 row = self._connection.execute(select(_meta)).mappings().one()
