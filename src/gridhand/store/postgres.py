@@ -83,6 +83,10 @@ class PostgresStore(SqlStore):
         return opening
 
     def close(self) -> None:
+        # The server ends a session a moment after it was closed; the next owner need not wait.
+        with contextlib.suppress(psycopg.Error, AttributeError):
+            if not self._raw.closed:
+                self._raw.execute("SELECT pg_advisory_unlock_all()")
         self._disconnect()
 
     def commit(self, batch: Batch) -> None:
