@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from gridhand import AsyncGrid, Grid, InvalidInput, StoreInvalid
+from gridhand.store.postgres import PostgresStore
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -67,3 +68,15 @@ def test_nothing_is_made_where_a_ledger_is_expected(url):
 def test_what_is_no_identity_is_refused_by_name(tmp_path, expect):
     with pytest.raises(InvalidInput, match="expect"):
         Grid.at(str(tmp_path / "grid.db"), expect=expect)
+
+
+def test_a_store_that_was_closed_is_free_at_once(database, monkeypatch):
+    """Not a moment later, when the server has ended the session: here it never does."""
+    first, second = PostgresStore(database), PostgresStore(database)
+    first.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresStore, "_disconnect", lambda store: None)
+        first.close()
+    second.open()
+    second.close()
+    first.close()
