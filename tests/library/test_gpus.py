@@ -5,21 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gridhand import Grid, InvalidInput, NeverFits, NoRoom, Resources, UnknownNode
+from gridhand import InvalidInput, NeverFits, NoRoom, Resources, UnknownNode
 
 GB = 10**9
-
-
-@pytest.fixture(params=["in memory", "in a file"])
-def grid(request, tmp_path):
-    opened = (
-        Grid.in_memory(owner="ann")
-        if request.param == "in memory"
-        else Grid.at(str(tmp_path / "grid.db"), owner="ann")
-    )
-    with opened:
-        yield opened
-        assert opened.check() == []
 
 
 def register(grid, *memory, name="n1", **more):

@@ -19,19 +19,12 @@ from gridhand import (
 SHORT = 0.05
 
 
-@pytest.fixture(params=["in memory", "in a file"])
-def grid(request, tmp_path):
-    opened = (
-        Grid.in_memory(owner="ann")
-        if request.param == "in memory"
-        else Grid.at(str(tmp_path / "grid.db"), owner="ann")
+@pytest.fixture
+def grid(grid):
+    grid.register_node(
+        "n1", cpu=4, memory="8GB", disk="100GB", gpus=[{"id": "A", "memory": "24GB"}]
     )
-    with opened:
-        opened.register_node(
-            "n1", cpu=4, memory="8GB", disk="100GB", gpus=[{"id": "A", "memory": "24GB"}]
-        )
-        yield opened
-        assert opened.check() == []
+    return grid
 
 
 def until(true, seconds=5.0):

@@ -33,17 +33,10 @@ from gridhand.library.allocation import AsyncAllocation
 from gridhand.library.backend import Tracker
 
 
-@pytest.fixture(params=["in memory", "in a file"])
-def grid(request, tmp_path):
-    opened = (
-        Grid.in_memory(owner="ann")
-        if request.param == "in memory"
-        else Grid.at(str(tmp_path / "grid.db"), owner="ann")
-    )
-    with opened:
-        opened.register_node("n1", cpu=4)
-        yield opened
-        assert opened.check() == []
+@pytest.fixture
+def grid(grid):
+    grid.register_node("n1", cpu=4)
+    return grid
 
 
 def seen(grid):
@@ -731,3 +724,14 @@ def test_ctrl_c_while_a_thread_waits_leaves_nothing_held():
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.stdout == "given back\n", done.stderr
+
+
+def test_a_call_may_be_repeated_for_a_day_however_short_the_history_is_kept(grid):
+    held = grid.allocate(cpu=1, op_id="start")
+    held.release()
+    deadline = time.monotonic() + 5
+    while grid.events() and time.monotonic() < deadline:
+        list(grid.prune(0.001))
+    assert grid.events() == []
+    assert grid.allocate(cpu=1, op_id="start").id == held.id
+    assert grid.allocations() == []

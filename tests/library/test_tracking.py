@@ -22,18 +22,6 @@ from gridhand import (
 )
 
 
-@pytest.fixture(params=["in memory", "in a file"])
-def grid(request, tmp_path):
-    opened = (
-        Grid.in_memory(owner="ann")
-        if request.param == "in memory"
-        else Grid.at(str(tmp_path / "grid.db"), owner="ann")
-    )
-    with opened:
-        yield opened
-        assert opened.check() == []
-
-
 def seen(grid):
     return {key: value for key, value in grid.dump().items() if key != "now"}
 

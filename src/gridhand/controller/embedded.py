@@ -34,9 +34,11 @@ from gridhand.core.placement import Refusal, place
 from gridhand.core.requests import Request
 from gridhand.core.strategies import strategy_named
 from gridhand.core.views import NodeStatus, Status, cluster_status, dump, node_status
-from gridhand.store.base import Event
+from gridhand.store.base import Event, Store
 from gridhand.store.ownership import Identity, Taking
 from gridhand.store.urls import memory_store, store_at
+
+REPEATABLE_MS = 24 * 3600 * 1000
 
 
 class Embedded:
@@ -164,4 +166,9 @@ class Embedded:
         return AskStore(lambda store, now: store.events(after=after, limit=limit))
 
     def prune(self, age_ms: int, most: int) -> Call[int]:
-        return AskStore(lambda store, now: store.prune(before=now - age_ms, most=most))
+        def forget(store: Store, now: int) -> int:
+            # However short the history is kept, a call may be repeated for a day.
+            answered = now - max(age_ms, REPEATABLE_MS)
+            return store.prune(before=now - age_ms, most=most, answered_before=answered)
+
+        return AskStore(forget)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -115,14 +115,12 @@ class Store(Protocol):
     def checkpoint(self) -> list[dict[str, Any]]:
         """The rows (nodes and live allocations) as they were before the oldest event kept."""
 
-    def prune(self, *, before: int, most: int) -> int:
+    def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
         """Forget events from before a time, at most so many; say how many are still to go.
 
         What they led to moves into the checkpoint first, so that what is kept can still be
-        replayed. Closed allocations go with their last event, operations by their age.
+        replayed. Closed allocations go with their last event; operations by their own age, which
+        is that of the events unless `answered_before` says otherwise.
         """
 
     def close(self) -> None: ...
-
-
-StoreMaker = Callable[[str], Store]

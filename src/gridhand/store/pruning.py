@@ -19,8 +19,8 @@ _CHUNK = 500
 _allocations, _checkpoint, _events = schema.allocations, schema.checkpoint, schema.events
 
 
-def forget(connection: Connection, *, before: int, most: int) -> None:
-    """Forget events older than `before`, at most `most` of them."""
+def forget(connection: Connection, before: int, answered_before: int, most: int) -> None:
+    """Forget events older than `before`, at most `most` of them, and old operations likewise."""
     query = select(_events).order_by(_events.c.number)
     oldest = connection.execute(query.limit(1)).mappings().first()
     found = []
@@ -35,13 +35,13 @@ def forget(connection: Connection, *, before: int, most: int) -> None:
         through = found[-1]["number"]
         connection.execute(delete(_events).where(_events.c.number <= through))
         connection.execute(update(schema.meta).values(checkpoint_through=through))
-    _forget_operations(connection, before, most)
+    _forget_operations(connection, answered_before, most)
 
 
-def left_to_forget(connection: Connection, *, before: int) -> int:
-    """How many events and answered operations are still older than `before`."""
+def left_to_forget(connection: Connection, before: int, answered_before: int) -> int:
+    """How many events and answered operations are still too old."""
     table = schema.operations
-    old = select(func.count()).select_from(table).where(table.c.at < before)
+    old = select(func.count()).select_from(table).where(table.c.at < answered_before)
     operations = int(connection.execute(old).scalar_one())
     first, last = _event_from(connection, 0), _newest(connection)
     if first is None or first[1] >= before:

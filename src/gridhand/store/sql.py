@@ -346,10 +346,11 @@ class SqlStore(ABC):
 
     # ---- forgetting
 
-    def prune(self, *, before: int, most: int) -> int:
+    def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
+        answered = before if answered_before is None else answered_before
         with self.writing():
-            forget(self._connection, before=before, most=most)
-            return left_to_forget(self._connection, before=before)
+            forget(self._connection, before, answered, most)
+            return left_to_forget(self._connection, before, answered)
 
 
 def _expect(wanted: int, touched: int) -> None:

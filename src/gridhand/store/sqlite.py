@@ -121,9 +121,9 @@ class SqliteStore(SqlStore):
             self._raw.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         return True
 
-    def prune(self, *, before: int, most: int) -> int:
+    def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
         self._refuse_if_damaged()
-        return super().prune(before=before, most=most)
+        return super().prune(before=before, most=most, answered_before=answered_before)
 
     def close(self) -> None:
         self._disconnect()
