@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gridhand.core.assignment import assign
     from gridhand.core.errors import (
+        CircularCollocation,
+        DuplicateFunction,
+        GraphError,
         GridClosed,
         GridError,
         HolderBusy,
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
         NeverFits,
         NodeInUse,
         NoRoom,
+        NotAssigned,
         NotYours,
         OperationReused,
         ReservationExpired,
@@ -34,10 +39,13 @@ if TYPE_CHECKING:
         StoreOwned,
         StoreUnavailable,
         UnknownAllocation,
+        UnknownFunction,
         UnknownNode,
         UnknownResource,
     )
+    from gridhand.core.explanation import Explanation
     from gridhand.core.gpus import Gpu
+    from gridhand.core.graphs import Collocated, Function
     from gridhand.core.nodes import Node
     from gridhand.core.requests import Request
     from gridhand.core.resources import Resources
@@ -50,7 +58,13 @@ __version__ = "0.1.0"
 __all__ = [
     "Allocation",
     "AsyncGrid",
+    "CircularCollocation",
+    "Collocated",
+    "DuplicateFunction",
+    "Explanation",
+    "Function",
     "Gpu",
+    "GraphError",
     "Grid",
     "GridClosed",
     "GridError",
@@ -65,6 +79,7 @@ __all__ = [
     "NoRoom",
     "Node",
     "NodeInUse",
+    "NotAssigned",
     "NotYours",
     "OperationReused",
     "Request",
@@ -78,14 +93,22 @@ __all__ = [
     "StoreOwned",
     "StoreUnavailable",
     "UnknownAllocation",
+    "UnknownFunction",
     "UnknownNode",
     "UnknownResource",
+    "assign",
 ]
 
 _MODULES = {
     "Allocation": "gridhand.library.allocation",
     "AsyncGrid": "gridhand.library.async_grid",
+    "CircularCollocation": "gridhand.core.errors",
+    "Collocated": "gridhand.core.graphs",
+    "DuplicateFunction": "gridhand.core.errors",
+    "Explanation": "gridhand.core.explanation",
+    "Function": "gridhand.core.graphs",
     "Gpu": "gridhand.core.gpus",
+    "GraphError": "gridhand.core.errors",
     "Grid": "gridhand.library.grid",
     "GridClosed": "gridhand.core.errors",
     "GridError": "gridhand.core.errors",
@@ -100,6 +123,7 @@ _MODULES = {
     "NoRoom": "gridhand.core.errors",
     "Node": "gridhand.core.nodes",
     "NodeInUse": "gridhand.core.errors",
+    "NotAssigned": "gridhand.core.errors",
     "NotYours": "gridhand.core.errors",
     "OperationReused": "gridhand.core.errors",
     "Request": "gridhand.core.requests",
@@ -113,8 +137,10 @@ _MODULES = {
     "StoreOwned": "gridhand.core.errors",
     "StoreUnavailable": "gridhand.core.errors",
     "UnknownAllocation": "gridhand.core.errors",
+    "UnknownFunction": "gridhand.core.errors",
     "UnknownNode": "gridhand.core.errors",
     "UnknownResource": "gridhand.core.errors",
+    "assign": "gridhand.core.assignment",
 }
 
 

@@ -21,7 +21,8 @@ from gridhand.core.check import check_decision, check_determinism
 from gridhand.core.gpus import Gpu, GpuHealth
 from gridhand.core.ledger import Ledger, Placement, Terms
 from gridhand.core.nodes import Health
-from gridhand.core.placement import Lack, Refusal, Snapshot, place
+from gridhand.core.placement import Snapshot, place
+from gridhand.core.refusals import Lack, Refusal
 from gridhand.core.resources import MOST, UNIT
 from gridhand.core.strategies import STRATEGIES, best_fit, first_available, strategy_named
 from gridhand.core.views import device_row, dump
@@ -151,7 +152,7 @@ def test_the_built_in_strategies_have_names():
 def test_an_unknown_strategy_is_an_error_that_lists_them(name):
     with pytest.raises(GridError, match="strategy") as caught:
         strategy_named(name)
-    assert "best_fit, first_available" in caught.value.hint
+    assert ", ".join(sorted(STRATEGIES)) in caught.value.hint
 
 
 # ---- constraints

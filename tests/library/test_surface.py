@@ -131,6 +131,7 @@ def asks_of(held):
         "unregister": lambda g: g.unregister("n1"),
         "report_foreign": lambda g: g.report_foreign("n1", {}),
         "fits": lambda g: g.fits("n1", cpu=1),
+        "explain": lambda g: g.explain(cpu=1),
         "allocate": lambda g: g.allocate(cpu=1),
         "allocate_group": lambda g: g.allocate_group([{"cpu": 1}]),
         "reserve": lambda g: g.reserve(cpu=1),

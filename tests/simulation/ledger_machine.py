@@ -379,6 +379,9 @@ class LedgerMachine(RuleBasedStateMachine):
         reloaded = Ledger(next_number=self.ledger.next_number)
         nodes = [use.node for use in self.ledger.nodes.values()]
         reloaded.load(reversed(nodes), reversed(self.ledger.live.values()))
+        reloaded._chosen = self.ledger._chosen  # which node was chosen last is not written down
+        for name, use in reloaded.nodes.items():
+            use.chosen = self.ledger.nodes[name].chosen
         request, foreign = request_of(ask), self.desk.snapshot.foreign
         decided = [
             self.ask(place, request, Snapshot(ledger, foreign), STRATEGIES[strategy])

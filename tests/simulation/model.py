@@ -11,7 +11,10 @@ the id that an allocation got, the given one is taken over.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from fractions import Fraction
+from itertools import permutations
+from math import ceil
 
 UNIT = 10_000
 KNOWN = {"cpu", "memory", "disk", "gpu", "gpu_memory", "bandwidth"}
@@ -58,12 +61,13 @@ class Model:
         self.closed = {}
         self.foreign = {}
         self.asked = {}  # id -> what a holder asked for by that name
+        self.chosen = {}  # node -> when it was last chosen for what could go elsewhere
         self.ops = {}
 
     def copy(self):
         other = Model(self.now, self.epoch)
         other.highest = self.highest
-        for table in ("nodes", "live", "closed", "foreign", "asked", "ops"):
+        for table in ("nodes", "live", "closed", "foreign", "asked", "ops", "chosen"):
             setattr(other, table, dict(getattr(self, table)))
         return other
 
@@ -181,7 +185,8 @@ class Model:
                 free = device["memory"] - sum(one["memory"] for one in holds)
                 free -= self.foreign.get(device["id"], 0)
                 # The fullest first, and untouched ones last; then by their place.
-                found.append((not holds, -used, free, device["index"], hold))
+                untouched = not holds and not self.foreign.get(device["id"], 0)
+                found.append((untouched, -used, free, device["index"], hold))
         found.sort(key=lambda one: one[:4])
         return [one[4] for one in found[:count]] if len(found) >= count else None
 
@@ -231,19 +236,39 @@ class Model:
         fitting = [name for name in self.permitted(ask) if self.room(name, ask) is not None]
         fitting = [name for name in fitting if name in ask["prefer"]] or fitting
         if strategy == "first_available":
-            return fitting[:1]
+            return [max(fitting, key=lambda name: self.chosen.get(name, 0))] if fitting else []
+        if strategy != "best_fit":
+            return fitting  # how the others rank is tested for each of them
         scores = {name: self.left_behind(name, ask) for name in fitting}
         return [name for name in fitting if scores[name] - min(scores.values()) < 1e-9]
 
     def left_behind(self, name, ask):
         """What best fit keeps small: the parts left over, and GPUs that nobody asked for."""
+        count, share, memory = devices_of(ask)
         capacity, held = self.nodes[name]["capacity"], self.plain(name)
         left = sum(
             Fraction(capacity[what] - held.get(what, 0) - amount, capacity[what])
             for what, amount in ask["amounts"].items()
         )
-        unasked = self.nodes[name]["devices"] and not devices_of(ask)[0]
-        return left + (len(ask["amounts"]) + 1 if unasked else 0)
+        devices = self.nodes[name]["devices"]
+        if not count:
+            return left + (len(ask["amounts"]) + 1 if devices else 0)
+        largest = max(device["memory"] for device in devices)
+        if memory and largest:
+            share = max(share, min(UNIT, ceil(float(memory) * UNIT / largest)))
+        idle = sum(self.idle(device) for device in devices)
+        return left + Fraction(idle - count * share, UNIT * len(devices))
+
+    def idle(self, device):
+        """The largest share of a device that may still be held."""
+        holds = self.holds(device["id"])
+        if device["health"] != "ok" or any(hold["exclusive"] for hold in holds):
+            return 0
+        free = device["memory"] - sum(hold["memory"] for hold in holds)
+        free -= self.foreign.get(device["id"], 0)
+        shares = range(UNIT - sum(hold["share"] for hold in holds) + 1)
+        fitting = bisect_right(shares, free, key=lambda share: device["memory"] * share // UNIT)
+        return max(0, fitting - 1)
 
     # ---- holding
 
@@ -261,10 +286,14 @@ class Model:
             return
         assert len(answer) == len(asks)
         names = [holder] if len(asks) == 1 else [f"{holder}#{place}" for place in range(len(asks))]
+        given = list(zip(asks, answer, strict=True))
+        if not self.follows(given, strategy):
+            # Only where their own order leads nowhere may a group be placed in another.
+            assert len(asks) > 1, f"{asks} went to {answer[0]['node']}"
+            assert strategy != "first_available" or self.first_refusal(asks, strategy)
+            orders = permutations(given)
+            assert any(self.follows(order, None) for order in orders), f"{asks} got {answer}"
         for ask, name, row in zip(asks, names, answer, strict=True):
-            code = trial.refusal(ask)
-            assert code is None, f"{ask} was granted, and must be refused: {code}"
-            assert row["node"] in trial.choices(ask, strategy), f"{ask} went to {row['node']}"
             assert row["number"] > trial.highest, f"{row['number']} was given before"
             holders = {one["holder"] for one in trial.live.values() if one["owner"] == owner}
             assert row["holder"] not in holders, f"{row['holder']} holds something already"
@@ -276,7 +305,7 @@ class Model:
                 "holder": row["holder"] if holder is None else name,
                 "node": row["node"],
                 "amounts": ask["amounts"],
-                "devices": trial.room(row["node"], ask),
+                "devices": row["devices"],
                 "state": state,
                 "lifetime": "lease" if state == "active" and ttl is not None else "until_released",
                 "deadline": None if ttl is None else self.now + ttl,
@@ -286,11 +315,30 @@ class Model:
             }
             trial.live[row["id"]] = said(row)
             trial.highest = row["number"]
+            trial.choose(ask, row["node"], row["number"])
             if holder is not None:
                 trial.asked[row["id"]] = state, ttl, same_ask(ask)
         groups = {row["group"] for row in (*self.live.values(), *self.closed.values())}
         assert len(asks) == 1 or answer[0]["group"] not in {*groups, None}
         self.live, self.highest, self.asked = trial.live, trial.highest, trial.asked
+        self.chosen = trial.chosen
+
+    def follows(self, given, strategy):
+        """Whether each of these, the ones before it placed, got what `strategy` would give it."""
+        trial = self.copy()
+        for ask, row in given:
+            fits = trial.refusal(ask) is None and row["node"] in trial.permitted(ask)
+            if not fits or trial.room(row["node"], ask) != row["devices"]:
+                return False
+            if strategy is not None and row["node"] not in trial.choices(ask, strategy):
+                return False
+            trial.live[row["id"]] = said(row)
+            trial.choose(ask, row["node"], row["number"])
+        return True
+
+    def choose(self, ask, node, number):
+        if ask["node"] is None:
+            self.chosen[node] = number
 
     def of_holder(self, owner, asks, state, ttl, holder):
         """What a holder has, in full if it asks for that again, else `holder_busy`; or None."""
@@ -312,6 +360,7 @@ class Model:
             if code is not None:
                 return code
             node = trial.choices(ask, strategy)[0]
+            trial.choose(ask, node, trial.highest + place + 1)
             trial.live[f"trial {place}"] = {
                 "node": node,
                 "amounts": ask["amounts"],
@@ -442,3 +491,6 @@ class Model:
             else {**row, "deadline": max(row["deadline"], self.now + row["ttl"])}
             for id, row in self.live.items()
         }
+        self.chosen = {}
+        for row in self.live.values():
+            self.chosen[row["node"]] = max(self.chosen.get(row["node"], 0), row["number"])

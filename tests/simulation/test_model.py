@@ -77,7 +77,7 @@ def test_it_knows_nothing_of_the_ledger():
         if isinstance(place, ast.Import | ast.ImportFrom)
         for name in place.names
     }
-    assert imported == {"__future__", "fractions"}
+    assert imported == {"__future__", "bisect", "fractions", "itertools", "math"}
 
 
 def test_what_is_held_is_gone_and_what_is_released_is_back():  # T1

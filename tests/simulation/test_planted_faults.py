@@ -154,16 +154,14 @@ def a_group_member_is_left_behind(patch):
 
 
 def shares_round_up(patch):
-    hold_on = GpuAsk.hold_on
+    memory_on = GpuAsk.memory_on
 
     def rounding(self, gpu):
-        hold = hold_on(self, gpu)
-        if self.memory_bytes is None:
-            memory = -(-gpu.memory_bytes * self.share // UNIT)
-            hold = DeviceHold(hold.device, hold.share, memory, hold.exclusive)
-        return hold
+        if self.memory_bytes is not None:
+            return memory_on(self, gpu)
+        return -(-gpu.memory_bytes * self.share // UNIT)
 
-    patch.setattr(GpuAsk, "hold_on", rounding)
+    patch.setattr(GpuAsk, "memory_on", rounding)
 
 
 def nobody_checks_again(patch):

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 from gridhand.core.allocations import Allocation, Move, advance
 from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import InvalidInput, NotYours, UnknownAllocation
+from gridhand.core.errors import InvalidInput, InvalidRequest, NotYours, UnknownAllocation
+from gridhand.core.groups import place_group
 from gridhand.core.ledger import Ledger, Placement, Terms
 from gridhand.core.nodes import Health, Node
-from gridhand.core.placement import Refusal, Snapshot, place
-from gridhand.core.requests import Request
-from gridhand.core.strategies import Strategy
+from gridhand.core.placement import Snapshot, place
+from gridhand.core.refusals import Refusal
+from gridhand.core.requests import Layout, Request
+from gridhand.core.strategies import OwnStrategy
 from gridhand.core.views import allocation_row, node_row
 from gridhand.store.base import Store
 from gridhand.store.rows import allocation_from_row, node_from_row
@@ -30,7 +32,7 @@ class Desk:
 
     ledger: Ledger
     snapshot: Snapshot
-    strategy: Strategy
+    strategy: OwnStrategy | None
     now: int = 0
     past: dict[str, Allocation] = field(default_factory=dict)
 
@@ -88,6 +90,7 @@ class Allocate(HoldingCommand):
 
     requests: tuple[Request, ...] = ()
     terms: Terms = _NO_TERMS
+    layout: Layout = Layout.ANY
     fresh: bool = False  # whether the reply was made for this call, and is not an older one
 
     def decide(self, desk: Desk) -> list[Allocation]:
@@ -97,30 +100,45 @@ class Allocate(HoldingCommand):
             if held:
                 return held
         self.fresh = True
-        if len(self.requests) == 1:
-            placed = place(self.requests[0], desk.snapshot, desk.strategy)
-            if isinstance(placed, Refusal):
-                raise placed.error()
-            return ledger.grant([placed], terms, now=desk.now)
-        return ledger.grant(self._place_all(desk), terms, now=desk.now)
-
-    def _place_all(self, desk: Desk) -> list[Placement]:
-        """Places for every member, each decided with the ones before it taken."""
-        mark = desk.ledger.mark()
-        placements: list[Placement] = []
-        try:
-            for request in self.requests:
-                placed = place(request, desk.snapshot, desk.strategy)
-                if isinstance(placed, Refusal):
-                    raise placed.error()
-                desk.ledger.grant([placed], Terms(self.owner), now=desk.now)
-                placements.append(placed)
-        finally:
-            desk.ledger.rollback(mark)
-        return placements
+        snapshot = desk.snapshot
+        asked = [near(request, self.owner, ledger) for request in self.requests]
+        for request in asked:
+            snapshot.learn(request)
+        placed: Placement | list[Placement] | Refusal
+        if len(asked) == 1:
+            placed = place(asked[0], snapshot, desk.strategy)
+        else:
+            placed = place_group(asked, snapshot, desk.strategy, now=desk.now, layout=self.layout)
+        if isinstance(placed, Refusal):
+            raise placed.error()
+        grants = [placed] if isinstance(placed, Placement) else placed
+        if len(grants) > 1 or asked[0] is not self.requests[0]:
+            both = zip(grants, self.requests, strict=True)
+            grants = [one._replace(whole=request) for one, request in both]
+        return ledger.grant(grants, terms, now=desk.now)
 
     def body(self) -> str:
-        return f"allocate {[one.key() for one in self.requests]} {self.terms}"
+        layout = "" if self.layout is Layout.ANY else f" {self.layout}"
+        return f"allocate {[one.key() for one in self.requests]} {self.terms}{layout}"
+
+
+def near(asked: Request, owner: str, ledger: Ledger) -> Request:
+    """The request with what it is to be near to, or apart from, as names of nodes."""
+    if asked.apart_from:
+        asked = asked.avoiding(
+            node for name in asked.apart_from for node in ledger.nodes_of(owner, name)
+        )
+    if asked.together_with is None:
+        return asked
+    nodes = sorted(set(ledger.nodes_of(owner, asked.together_with)))
+    if len(nodes) != 1:
+        held = "nothing is held under it" if not nodes else f"it is on {', '.join(nodes)}"
+        raise InvalidRequest(
+            "together_with", asked.together_with, f"what is held on one node: {held}"
+        )
+    if asked.node not in (None, nodes[0]):
+        raise InvalidRequest("node", asked.node, f"{nodes[0]}, where together_with is")
+    return asked.pinned(nodes[0])
 
 
 @dataclass(slots=True)
@@ -241,8 +259,6 @@ def set_foreign(node: str, used: Mapping[str, int]) -> Read[None]:
         for id in used:
             if id not in devices:
                 raise InvalidInput("gpu id", id, f"a device of {node}")
-        for id in devices:
-            desk.snapshot.foreign.pop(id, None)
-        desk.snapshot.foreign.update({id: amount for id, amount in used.items() if amount})
+        desk.snapshot.set_foreign(node, used)
 
     return Read(answer)

@@ -14,12 +14,14 @@ from typing import Any
 from gridhand.controller.commands import (
     Allocate,
     AskStore,
+    Desk,
     MoveOne,
     Read,
     Register,
     SetDraining,
     SetHealth,
     Unregister,
+    near,
     set_foreign,
 )
 from gridhand.controller.keeper import Keeper
@@ -28,10 +30,13 @@ from gridhand.core.allocations import Allocation, Move
 from gridhand.core.calls import Call, Reply
 from gridhand.core.check import Violation, check_state
 from gridhand.core.errors import GridClosed
+from gridhand.core.explain import explain
+from gridhand.core.explanation import Explanation
 from gridhand.core.ledger import Terms
 from gridhand.core.nodes import Health, Node
-from gridhand.core.placement import Refusal, place
-from gridhand.core.requests import Request
+from gridhand.core.placement import place
+from gridhand.core.refusals import Refusal
+from gridhand.core.requests import Layout, Request
 from gridhand.core.strategies import strategy_named
 from gridhand.core.views import NodeStatus, Status, cluster_status, dump, node_status
 from gridhand.store.base import Event, Store
@@ -112,9 +117,14 @@ class Embedded:
     # ---- what can be asked
 
     def allocate(
-        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
+        self,
+        owner: str,
+        op_id: str | None,
+        requests: tuple[Request, ...],
+        terms: Terms,
+        layout: Layout = Layout.ANY,
     ) -> Call[list[Allocation]]:
-        return Allocate(owner, op_id, requests, terms)
+        return Allocate(owner, op_id, requests, terms, layout)
 
     def move(
         self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None
@@ -137,10 +147,21 @@ class Embedded:
     def unregister(self, owner: str, op_id: str | None, name: str, force: bool) -> Call[list[Node]]:
         return Unregister(owner, op_id, name, force)
 
-    def fits(self, request: Request) -> Call[bool]:
-        return Read(
-            lambda desk: not isinstance(place(request, desk.snapshot, desk.strategy), Refusal)
-        )
+    def fits(self, owner: str, request: Request) -> Call[bool]:
+        def answer(desk: Desk) -> bool:
+            asked = near(request, owner, desk.ledger)
+            return not isinstance(place(asked, desk.snapshot, desk.strategy), Refusal)
+
+        return Read(answer)
+
+    def explain(
+        self, owner: str, request: Request, lower: tuple[Request, ...]
+    ) -> Call[Explanation]:
+        def answer(desk: Desk) -> Explanation:
+            asked, *levels = (near(one, owner, desk.ledger) for one in (request, *lower))
+            return explain(asked, desk.snapshot, desk.strategy, lower=levels)
+
+        return Read(answer)
 
     def set_foreign(self, node: str, used: Mapping[str, int]) -> Call[None]:
         return set_foreign(node, used)

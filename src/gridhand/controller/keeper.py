@@ -35,7 +35,7 @@ from gridhand.core.errors import (
 )
 from gridhand.core.ledger import Ledger
 from gridhand.core.placement import Snapshot
-from gridhand.core.strategies import Strategy, best_fit
+from gridhand.core.strategies import OwnStrategy
 from gridhand.store.base import Batch, Operation, OutcomeUnknown, Store
 
 MOST_IN_A_BATCH = 2000
@@ -53,7 +53,7 @@ class Keeper:
         self,
         store: Store,
         *,
-        strategy: Strategy = best_fit,
+        strategy: OwnStrategy | None = None,
         clock: Callable[[int], Clock] = LedgerClock,
     ) -> None:
         self._store = store
@@ -112,7 +112,8 @@ class Keeper:
             ),
         )
         # What was measured outlives a reload: it was never in the store.
-        snapshot = Snapshot(ledger, self._desk.snapshot.foreign)
+        before = self._desk.snapshot
+        snapshot = Snapshot(ledger, before.foreign, mix=before.mix)
         self._desk = Desk(ledger, snapshot, self._strategy, max(now, self._desk.now))
 
     # ---- taking commands

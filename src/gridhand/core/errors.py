@@ -10,6 +10,11 @@
     ├── UnknownAllocation
     ├── NoRoom                  not now; carries the Refusal that says why
     │   └── NeverFits           not ever, on the nodes there are
+    ├── NotAssigned             functions that fit on no node, with the reasons
+    ├── GraphError              functions that do not go together
+    │   ├── DuplicateFunction
+    │   ├── UnknownFunction
+    │   └── CircularCollocation
     ├── HolderBusy              the holder has something else already
     ├── NotYours                another owner's
     ├── NodeInUse               it cannot be removed while something is held on it
@@ -32,11 +37,12 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Refusal
+    from gridhand.core.refusals import Refusal
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
@@ -60,6 +66,12 @@ class GridError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+    def about(self, what: str) -> Self:
+        """The same error, saying which of several things it is about."""
+        again = copy(self)
+        again.args = (f"{what}: {self}",)
+        return again
 
     def __reduce__(self) -> tuple[Callable[..., GridError], tuple[Any, ...]]:
         # Subclasses take other arguments than the message, so unpickling must not call __init__.
@@ -157,6 +169,95 @@ class NeverFits(NoRoom):
     """Raised at once: no node there is could hold it even if it were empty."""
 
     code = "never_fits"
+
+
+class NotAssigned(GridError):
+    """Raised when functions fit on no node. `reasons` says of each, node by node, what is missing.
+
+    Functions that must go together are named together, and their costs counted together.
+    """
+
+    code = "not_assigned"
+
+    def __init__(self, left: Mapping[tuple[str, ...], Mapping[str, Sequence[str]]]) -> None:
+        told = [f"{' with '.join(ids[:_NAMED])}: {_by_node(why)}" for ids, why in left.items()]
+        others = [id for ids in list(left)[_TOLD:] for id in ids]
+        more = "".join(f", {id}" for id in others[:_NAMED])
+        if len(others) > _NAMED:
+            more += f" and {len(others) - _NAMED} more"
+        super().__init__(
+            f"no room for {'; nor for '.join(told[:_TOLD])}{more and f'; nor for {more[2:]}'}",
+            hint="Ask for less, permit other nodes, or give larger ones; strict=False puts them"
+            " on a node all the same."
+            if any(left.values())
+            else "Give at least one node.",
+        )
+        self.functions = [id for ids in left for id in ids]
+        self.reasons = {
+            id: {node: list(found) for node, found in why.items()}
+            for ids, why in left.items()
+            for id in ids
+        }
+
+
+def _by_node(reasons: Mapping[str, Sequence[str]]) -> str:
+    """The first thing that each of a few nodes is short of."""
+    shown = [f"{node}: {found[0]}" for node, found in list(reasons.items())[:_TOLD]]
+    if len(reasons) > _TOLD:
+        shown.append("and other nodes")
+    return "; ".join(shown) or "there are no nodes"
+
+
+_TOLD = 3
+_NAMED = 20
+
+
+class GraphError(GridError):
+    """The functions were not looked at one by one: together they make no sense."""
+
+    code = "graph_error"
+
+
+class DuplicateFunction(GraphError):
+    """An id stands for one function."""
+
+    code = "duplicate_function"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there are two functions with the id {shown(id)}",
+            hint="Give every function an id of its own.",
+        )
+        self.id = id
+
+
+class UnknownFunction(GraphError):
+    """A function refers to one that is not among those given."""
+
+    code = "unknown_function"
+
+    def __init__(self, id: str, wanted_by: str, nearest: str | None = None) -> None:
+        meant = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(
+            f"function {wanted_by} refers to {shown(id)}, which is not there{meant}",
+            hint="Add that function, or refer to one that is there.",
+        )
+        self.id = id
+        self.wanted_by = wanted_by
+
+
+class CircularCollocation(GraphError):
+    """Each of them is to go where the next one goes, so none of them says where."""
+
+    code = "circular_collocation"
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        few = [*ids[:_NAMED], *(["…"] if len(ids) > _NAMED else []), ids[0]]
+        super().__init__(
+            f"functions are collocated in a circle: {' → '.join(few)}",
+            hint="Pin one of them to a node, or leave it free.",
+        )
+        self.ids = list(ids)
 
 
 class HolderBusy(GridError):

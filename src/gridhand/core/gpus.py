@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from gridhand.core.errors import InvalidInput, InvalidRequest
@@ -20,7 +22,8 @@ Capability = tuple[int, ...]
 
 MOST_DEVICES = 1024
 _CAPABILITY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.0)?", re.ASCII)
-_MODEL = re.compile(r"[ -~]{1,100}")
+_MODEL = re.compile(r"[ -{}~]{1,100}")  # printable, and no bar: that stands between models
+MOST_MODELS = 32
 
 
 class GpuHealth(StrEnum):
@@ -55,7 +58,7 @@ class Gpu:
         return cls(
             id=check_label(given.get("id") or given.get("uuid") or f"{node}/{index}", "gpu id"),
             index=index,
-            model=_model(given.get("model") or ""),
+            model=_model(given.get("model") or "").strip(),
             memory_bytes=read_amount("gpu_memory", given.get("memory", 0)),
             capability=read_capability(given.get("capability")),
             health=_health(given.get("health", GpuHealth.OK)),
@@ -105,7 +108,22 @@ def read_capability(value: object) -> Capability | None:
 def _model(value: object) -> str:
     if value == "" or (isinstance(value, str) and _MODEL.fullmatch(value)):
         return str(value)
-    raise InvalidInput("gpu_model", value, "at most 100 printable characters")
+    raise InvalidInput("gpu_model", value, "at most 100 printable characters, without |")
+
+
+def _models(value: object) -> str:
+    """The models that will do, each once and in order: `A|B`, or a list of them.
+
+    >>> _models(["V100", "A100", "v100"])
+    'A100|V100'
+    """
+    given = value.split("|") if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not 1 <= len(given) <= MOST_MODELS:
+        raise InvalidInput("gpu_model", value, f"a model, or a list of 1 to {MOST_MODELS} models")
+    found = {_model(one).strip().lower(): _model(one).strip() for one in reversed(given)}
+    if "" in found:
+        raise InvalidInput("gpu_model", value, "the name of a model")
+    return "|".join(found[key] for key in sorted(found))
 
 
 def _health(value: object) -> GpuHealth:
@@ -131,6 +149,7 @@ class GpuAsk:
 
     `share` is `UNIT` for whole devices that nobody else may touch, less for a share of one, and 0
     where the device is shared by memory alone. `memory_bytes` of None means what the share brings.
+    `model` may name several that will do, with bars between them.
     """
 
     devices: int
@@ -138,22 +157,38 @@ class GpuAsk:
     memory_bytes: int | None
     model: str | None = None
     capability: Capability | None = None
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        # Worked out once: placement looks up what it keeps by this, at every decision.
+        fields = (self.devices, self.share, self.memory_bytes, self.model, self.capability)
+        object.__setattr__(self, "_hash", hash(fields))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def exclusive(self) -> bool:
         return self.share == UNIT
 
+    def models(self) -> tuple[str, ...]:
+        """The models that will do, in lower case; none if any will."""
+        return _lower_models(self.model) if self.model is not None else ()
+
     def suits(self, gpu: Gpu) -> bool:
         """Whether this is a device of the kind asked for, whatever is held on it."""
-        if self.model is not None and gpu.model.lower() != self.model.lower():
+        if self.model is not None and gpu.model.lower() not in self.models():
             return False
         return self.capability is None or (gpu.capability or (0,)) >= self.capability
 
     def hold_on(self, gpu: Gpu) -> DeviceHold:
-        memory = self.memory_bytes
-        if memory is None:
-            memory = gpu.memory_bytes * self.share // UNIT
-        return DeviceHold(gpu.id, self.share, memory, self.exclusive)
+        return DeviceHold(gpu.id, self.share, self.memory_on(gpu), self.exclusive)
+
+    def memory_on(self, gpu: Gpu) -> int:
+        """How much of its memory goes with what is asked for."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        return gpu.memory_bytes * self.share // UNIT
 
     def scaled(self, memory_bytes: int) -> GpuAsk:
         return replace(self, memory_bytes=memory_bytes)
@@ -161,7 +196,8 @@ class GpuAsk:
     def kind(self) -> str:
         """What narrows the devices, in words."""
         least = ".".join(map(str, self.capability or ()))
-        return ", ".join(filter(None, [self.model, least and f"capability {least}"]))
+        models = " or ".join((self.model or "").split("|"))
+        return ", ".join(filter(None, [models, least and f"capability {least}"]))
 
     def resources(self) -> Resources:
         """The ask in the words it was made in."""
@@ -171,9 +207,14 @@ class GpuAsk:
         return Resources({"gpu": count, "gpu_memory": self.memory_bytes})
 
 
+@lru_cache(maxsize=1000)
+def _lower_models(models: str) -> tuple[str, ...]:
+    return tuple(models.lower().split("|"))
+
+
 def read_gpu_ask(gpu: int, gpu_memory: int, model: object, capability: object) -> GpuAsk | None:
     """What `gpu` (in parts) and `gpu_memory` (in bytes, on each device) together ask for."""
-    kind = _model(model) if model is not None else None
+    kind = _models(model) if model is not None else None
     least = read_capability(capability)
     if not gpu and not gpu_memory:
         if kind is not None or least is not None:
@@ -192,25 +233,27 @@ def read_gpu_ask(gpu: int, gpu_memory: int, model: object, capability: object) -
 
 
 class DeviceUse:
-    """One device and the sum of what is held on it."""
+    """One device and the sum of what is held on it. `version` counts its changes."""
 
-    __slots__ = ("exclusive", "gpu", "holds", "memory_bytes", "share")
+    __slots__ = ("exclusive", "gpu", "holds", "memory_bytes", "share", "version")
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.share = self.memory_bytes = self.holds = 0
+        self.share = self.memory_bytes = self.holds = self.version = 0
         self.exclusive = False
 
     def add(self, hold: DeviceHold) -> None:
         self.share += hold.share
         self.memory_bytes += hold.memory_bytes
         self.holds += 1
+        self.version += 1
         self.exclusive |= hold.exclusive
 
     def remove(self, hold: DeviceHold) -> None:
         self.share -= hold.share
         self.memory_bytes -= hold.memory_bytes
         self.holds -= 1
+        self.version += 1
         # An exclusive hold is alone on its device, so its end is the end of exclusiveness.
         self.exclusive &= not hold.exclusive
 
@@ -226,6 +269,21 @@ class DeviceUse:
 
     def free_share(self) -> int:
         return 0 if self.exclusive or self.gpu.health is not GpuHealth.OK else UNIT - self.share
+
+    def idle(self, foreign_bytes: int) -> int:
+        """The largest share that may still be held here, with the memory that it brings."""
+        memory = self.gpu.memory_bytes
+        free = memory - self.memory_bytes - foreign_bytes
+        if self.gpu.health is not GpuHealth.OK or self.exclusive or free < 0:
+            return 0
+        share = UNIT - self.share
+        if memory:
+            share = min(share, (UNIT * (free + 1) - 1) // memory)
+        return max(share, 0)
+
+    def whole(self, foreign_bytes: int) -> bool:
+        """Whether nobody uses it, so that one may have all of it."""
+        return self.gpu.health is GpuHealth.OK and not self.holds and not foreign_bytes
 
     def free_memory(self, foreign_bytes: int) -> int:
         if self.exclusive or self.gpu.health is not GpuHealth.OK:
@@ -243,20 +301,29 @@ def pick_devices(
 ) -> tuple[DeviceHold, ...] | None:
     """Holds on as many distinct devices as are asked for, or None.
 
-    The fullest devices that will do are taken first, so that whole ones stay whole; among equals
-    the one with the lowest index.
+    The fullest devices that will do are taken first, so that whole ones stay whole (one that
+    strangers use is not whole); among equals the one with the lowest index.
     """
-    fitting: list[tuple[int, int, int, DeviceHold]] = []
+    fitting: list[tuple[int, int, int, Gpu]] = []
+    share, exclusive = asked.share, asked.exclusive
+    any_kind = asked.model is None and asked.capability is None
     for use in devices:
         gpu = use.gpu
-        if not asked.suits(gpu):
+        # As `admits`, in its own words: this is asked of every device at every decision.
+        if use.exclusive or use.share + share > UNIT or gpu.health is not GpuHealth.OK:
             continue
-        foreign_bytes = foreign.get(gpu.id, 0)
-        hold = asked.hold_on(gpu)
-        if use.admits(hold, foreign_bytes):
-            free = use.free_memory(foreign_bytes)
-            fitting.append((UNIT - use.share if use.holds else UNIT + 1, free, gpu.index, hold))
+        strangers = foreign.get(gpu.id, 0) if foreign else 0
+        untouched = not use.holds and not strangers
+        free = gpu.memory_bytes - use.memory_bytes - strangers
+        if free < asked.memory_on(gpu) or (exclusive and not untouched):
+            continue
+        if any_kind or asked.suits(gpu):
+            key = UNIT + 1 if untouched else UNIT - use.share
+            fitting.append((key, free, gpu.index, gpu))
     if len(fitting) < asked.devices:
         return None
-    fitting.sort(key=lambda found: found[:3])
-    return tuple(found[3] for found in fitting[: asked.devices])
+    fitting.sort(key=_by_fullness)
+    return tuple([asked.hold_on(gpu) for _, _, _, gpu in fitting[: asked.devices]])
+
+
+_by_fullness = itemgetter(0, 1, 2)

@@ -26,6 +26,7 @@ from gridhand.core.gpus import DeviceHold, GpuHealth
 from gridhand.core.nodes import Health, Node
 from gridhand.core.requests import Request
 from gridhand.core.resources import nearest_name
+from gridhand.core.touched import Touched
 from gridhand.core.usage import NodeUse
 
 _NO_FOREIGN: Mapping[str, int] = MappingProxyType({})
@@ -52,11 +53,15 @@ class Terms(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """A decision to be applied: this request, on this node, on these devices."""
+    """A decision to be applied: this request, on this node, on these devices.
+
+    `whole` is the request as it was made, where `asked` is one of its alternatives.
+    """
 
     asked: Request
     node: str
     devices: tuple[DeviceHold, ...]
+    whole: Request | None = None
 
 
 class Ledger:
@@ -70,10 +75,19 @@ class Ledger:
         self.live: dict[str, Allocation] = {}
         self.changes: list[Change] = []
         self.closed: dict[str, Allocation] = {}  # by these changes
+        self.touched = Touched()
+        # Since the last settling: ids, where they went, and what was chosen there before.
+        self._chosen: list[tuple[str, str, int]] = []
+        self._chosen_at: dict[str, int] = {}  # of each node, though it may be gone for now
         self._holders: dict[tuple[str, str], str] = {}
         self._groups: dict[str, list[str]] = {}
         self._device_nodes: dict[str, str] = {}
         self._deadlines: list[tuple[int, int, str]] = []
+
+    @property
+    def last_chosen(self) -> str | None:
+        """The node on which something was last granted that could have gone elsewhere."""
+        return self._chosen[-1][1] if self._chosen else None
 
     # ---- nodes
 
@@ -160,6 +174,14 @@ class Ledger:
             raise HolderBusy(terms.holder, taken[0])
         return held
 
+    def nodes_of(self, owner: str, name: str) -> list[str]:
+        """Where an owner's allocation with that id is, or all that is held under that name."""
+        held = self.live.get(name)
+        if held is not None and held.owner == owner:
+            return [held.node]
+        ids = [self._holders.get((owner, one)) for one in _clashing(name)]
+        return [one.node for id in ids if id is not None for one in self._members(self.live[id])]
+
     def grant(self, grants: Sequence[Placement], terms: Terms, *, now: int) -> list[Allocation]:
         """Hold all of `grants` as one, or nothing: each is checked again as it is applied."""
         if len(grants) == 1:
@@ -181,7 +203,7 @@ class Ledger:
     def _grant(
         self, placement: Placement, holder: str | None, group: str | None, terms: Terms, now: int
     ) -> Allocation:
-        asked, node, devices = placement
+        asked, node, devices, whole = placement
         if not self.nodes[node].admits(asked.amounts, devices, _NO_FOREIGN):
             raise ValueError(f"{asked.resources} was granted on {node}, where it does not fit")
         number = self.next_number
@@ -191,9 +213,13 @@ class Ledger:
         allocation = Allocation(
             id, number, self.epoch, terms.owner, holder or f"#{id}", node, asked.amounts, devices,
             terms.state, terms.lifetime, None if ttl_ms is None else now + ttl_ms, ttl_ms, group,
-            None if holder is None else _asked(asked, terms), asked.quality, now,
+            None if holder is None else _asked(whole or asked, terms), asked.quality, now,
         )  # fmt: skip
         self._record(f"allocation.{terms.state}", id, None, allocation)
+        if asked.node is None:
+            use = self.nodes[node]
+            self._chosen.append((id, node, use.chosen))
+            use.chosen = self._chosen_at[node] = number
         return allocation
 
     def move(
@@ -243,12 +269,16 @@ class Ledger:
         """The changes so far are durable: they can no longer be undone."""
         self.changes.clear()
         self.closed.clear()
+        del self._chosen[:-1]
 
     def rollback(self, mark: int = 0) -> None:
         """Undo every change since `mark`, the last one first."""
         while len(self.changes) > mark:
-            _, _, before, after, _ = self.changes.pop()
+            _, subject, before, after, _ = self.changes.pop()
             self._apply(after, before)
+            if self._chosen and self._chosen[-1][0] == subject and before is None:
+                _, node, chosen = self._chosen.pop()
+                self.nodes[node].chosen = self._chosen_at[node] = chosen
             if type(before) is Allocation and before.live:
                 self.nodes[before.node].judge()
 
@@ -258,6 +288,12 @@ class Ledger:
             self._apply(None, node)
         for allocation in allocations:
             self._apply(None, allocation)
+        for held in self.live.values():  # the best that can be known of it
+            use = self.nodes[held.node]
+            use.chosen = self._chosen_at[held.node] = max(use.chosen, held.number)
+        newest = max(self.live.values(), key=lambda held: held.number, default=None)
+        if newest is not None:
+            self._chosen = [(newest.id, newest.node, 0)]
         for use in self.nodes.values():
             use.judge()
 
@@ -281,6 +317,7 @@ class Ledger:
                 del self.closed[before.id]
 
     def _enter(self, held: Allocation) -> None:
+        self.touched.add(held.node)
         self.live[held.id] = held
         self._holders[held.owner, held.holder] = held.id
         self.nodes[held.node].add(held)
@@ -301,6 +338,7 @@ class Ledger:
         heapq.heapify(self._deadlines)
 
     def _leave(self, held: Allocation) -> None:
+        self.touched.add(held.node)
         del self.live[held.id]
         del self._holders[held.owner, held.holder]
         self.nodes[held.node].remove(held)
@@ -319,11 +357,17 @@ class Ledger:
             name = before.name if before else ""
             del self.nodes[name]
             del self.names[bisect_left(self.names, name)]
+            self.touched.shape += 1
         elif before is None and after.name not in self.nodes:
-            self.nodes[after.name] = NodeUse(after)
+            self.nodes[after.name] = use = NodeUse(after)
+            use.chosen = self._chosen_at.get(after.name, 0)
             insort(self.names, after.name)
+            self.touched.shape += 1
         else:
             self.nodes[after.name].describe(after)
+            if before is None or (before.capacity, before.gpus) != (after.capacity, after.gpus):
+                self.touched.shape += 1
+        self.touched.add(after.name if after else before.name if before else "")
 
 
 _KINDS = {

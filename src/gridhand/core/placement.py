@@ -1,289 +1,361 @@
 """Placement: which node and which devices a request gets, or why it gets none.
 
-Pure: the answer depends on the arguments alone. Rows are in name order, so ties do, too.
+Filter, rank, pick devices. The answer depends on the arguments alone. Rows are in the order of
+names, so ties are, too. Scores are kept for every class of request, and made again only for the
+nodes that have changed since; a class that was not seen before costs one pass over the columns.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING
 
-from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
-from gridhand.core.gpus import DeviceHold, DeviceUse, GpuAsk, GpuHealth, pick_devices
+from gridhand.core.facts import Facts, NodeFacts, Number
 from gridhand.core.ledger import Ledger, Placement
-from gridhand.core.nodes import Health
+from gridhand.core.mix import Cluster, Mix
+from gridhand.core.refusals import Refusal
 from gridhand.core.requests import Request
-from gridhand.core.resources import BYTES, KNOWN, UNIT, nearest_name
-from gridhand.core.strategies import Strategy, first_available
+from gridhand.core.strategies import (
+    NOWHERE,
+    OwnStrategy,
+    Scores,
+    Strategy,
+    best_fit,
+    fragmentation,
+)
 from gridhand.core.usage import NodeUse
+
+if TYPE_CHECKING:
+    from gridhand.core.columns import Columns
+
+SMALL_CLUSTER = 32  # nodes; up to so many a loop is faster than arrays
+_FEW_ROWS = 2  # to score one by one, with devices and without
+_FEW_PLAIN_ROWS = 6
+_KEPT_SCORES = 16_000_000  # over all classes
+
+
+class _Kept:
+    """The scores of one class of request, as of the change with number `seen`."""
+
+    __slots__ = ("scores", "seen", "version")
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores, self.seen, self.version = scores, -1, -1
 
 
 class Snapshot:
-    """The ledger as placement sees it, with what strangers were measured to use on each device."""
+    """The ledger as placement sees it: as arrays, with what strangers use and what is usual.
 
-    def __init__(self, ledger: Ledger, foreign: Mapping[str, int] | None = None) -> None:
+    `foreign` is what strangers were measured to use on each device, `local` the node that
+    `first_available` tries first, `mix` what was learned from the requests so far.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        foreign: Mapping[str, int] | None = None,
+        *,
+        local: str | None = None,
+        mix: Mix | None = None,
+    ) -> None:
         self.ledger = ledger
         self.foreign: dict[str, int] = dict(foreign or {})
+        self.local = local
+        self.mix = mix or Mix()
+        self._columns: Columns | None = None
+        self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._shape = -1
+        self._has_gpus = False
+        self._row_of: dict[str, int] = {}
+        self._largest: dict[str, int] | None = None
+
+    def aside(self) -> Snapshot:
+        """The same with scores of its own, so that questions leave none behind in this one."""
+        self._reshape()  # up to date before it is copied
+        if len(self.ledger.names) > SMALL_CLUSTER:
+            self.columns()
+        other = copy(self)
+        other._kept = {}
+        return other
+
+    # ---- what is learned and measured
+
+    def learn(self, asked: Request) -> None:
+        """Take note of a request that has arrived. Once, however often it is tried."""
+        self._reshape()
+        self.mix.learn(asked)
+
+    def set_foreign(self, node: str, used: Mapping[str, int]) -> None:
+        """Take on what strangers use of the devices of a node, in place of what was known."""
+        for id, device in self.ledger.node(node).devices.items():
+            self.foreign.pop(id, None)
+            device.version += 1
+        self.foreign.update({id: amount for id, amount in used.items() if amount})
+        self.ledger.touched.add(node)
+
+    # ---- rows
 
     def use(self, row: int) -> NodeUse:
         return self.ledger.nodes[self.ledger.names[row]]
 
+    def row(self, name: str) -> int | None:
+        self._reshape()
+        return self._row_of.get(name)
+
+    def rows_up_to(self, name: str) -> int:
+        """How many nodes come before that name or have it."""
+        return bisect_right(self.ledger.names, name)
+
     def rows(self, asked: Request) -> Sequence[int]:
         """The rows that `asked` may go to, whether or not it fits there."""
         names = self.ledger.names
-        candidates = range(len(names))
+        candidates: Sequence[int] = range(len(names))
         if asked.node is not None:
             self.ledger.node(asked.node)  # it must be known
-            row = bisect_left(names, asked.node)
-            candidates = range(row, row + 1)
+            candidates = [self.rows_up_to(asked.node) - 1]
         if not asked.exclude and not asked.labels:
             return candidates
-        return [
-            row
-            for row in candidates
-            if names[row] not in asked.exclude and _has_labels(asked, self.use(row))
-        ]
+        return [row for row in candidates if permits(asked, self.use(row))]
+
+    def _reshape(self) -> None:
+        """Nodes have come or gone: rows are others, and what was kept by row is void."""
+        ledger = self.ledger
+        if self._shape == ledger.touched.shape:
+            return
+        self._shape = ledger.touched.shape
+        self._row_of = {name: row for row, name in enumerate(ledger.names)}
+        self._kept.clear()
+        self._largest = None
+        cluster = _cluster(ledger)
+        self._has_gpus = bool(cluster.models)
+        self.mix.describe(cluster)
+
+    def largest(self) -> Mapping[str, int]:
+        """The most that any one node has of each resource."""
+        self._reshape()
+        if self._largest is None:
+            self._largest = {}
+            for use in self.ledger.nodes.values():
+                for name, amount in use.total.items():
+                    self._largest[name] = max(amount, self._largest.get(name, 0))
+        return self._largest
+
+    @property
+    def has_gpus(self) -> bool:
+        self._reshape()
+        return self._has_gpus
+
+    # ---- scores
+
+    def columns(self) -> Columns:
+        """The arrays, up to date."""
+        if self._columns is None:
+            from gridhand.core.columns import Columns  # numpy: not for small clusters
+
+            self._columns = Columns(self.ledger, self.foreign)
+        self._columns.sync()
+        return self._columns
+
+    def scores(self, asked: Request, strategy: Strategy) -> Scores:
+        """A score for every node that `asked` fits, pins and excluded nodes aside."""
+        self._reshape()
+        key = (strategy, asked.amounts, asked.gpu, tuple(asked.labels.items()))
+        kept = self._kept.get(key)
+        small = len(self.ledger.names) <= SMALL_CLUSTER
+        end = self.ledger.touched.end if small else self.columns().changed.end
+        if kept is None:
+            kept = self._keep(key, _Kept(self._score_all(asked, strategy)))
+        elif kept.seen != end or kept.version != self.mix.version:
+            catch_up = self._nodes_catch_up if small else self._rows_catch_up
+            outdated = kept.version != self.mix.version and strategy is fragmentation
+            if outdated or not catch_up(kept, asked, strategy):
+                kept.scores = self._score_all(asked, strategy)
+        kept.seen, kept.version = end, self.mix.version
+        return kept.scores
+
+    def _keep(self, key: tuple[object, ...], kept: _Kept) -> _Kept:
+        if (len(self._kept) + 1) * len(kept.scores) > _KEPT_SCORES:
+            for old in list(self._kept)[: len(self._kept) // 2 + 1]:
+                del self._kept[old]
+        self._kept[key] = kept
+        return kept
+
+    def _nodes_catch_up(self, kept: _Kept, asked: Request, strategy: Strategy) -> bool:
+        """Score what has changed, one by one. False if that is not known, or too much."""
+        names = self.ledger.touched.since(kept.seen)
+        if names is None:
+            return False
+        for name in dict.fromkeys(names):
+            use = self.ledger.nodes[name]
+            kept.scores[self._row_of[name]] = self._score_one(asked, strategy, use)
+        return True
+
+    def _rows_catch_up(self, kept: _Kept, asked: Request, strategy: Strategy) -> bool:
+        """Score what has changed, all at once. False if that is not known, or too much."""
+        rows = self.columns().changed.since(kept.seen)
+        if rows is None or len(rows) > 2 * len(kept.scores):
+            return False
+        if len(rows) <= (_FEW_ROWS if asked.gpu is not None else _FEW_PLAIN_ROWS):
+            for row in set(rows.tolist()):
+                kept.scores[row] = self._score_one(asked, strategy, self.use(row))
+            return True
+        from gridhand.core.rowfacts import RowFacts
+
+        facts = RowFacts(asked, self.columns(), rows, self.mix)
+        kept.scores[rows] = facts.scored(strategy.score(facts))
+        return True
+
+    def _score_one(self, asked: Request, strategy: Strategy, use: NodeUse) -> float:
+        devices = use.room(asked, self.foreign)
+        if devices is None or (asked.labels and not _has_labels(asked, use)):
+            return NOWHERE
+        return float(strategy.score(NodeFacts(asked, use, devices, self.foreign, self.mix)))
+
+    def _score_all(self, asked: Request, strategy: Strategy) -> Scores:
+        if len(self.ledger.names) <= SMALL_CLUSTER:
+            return [
+                self._score_one(asked, strategy, self.ledger.nodes[name])
+                for name in self.ledger.names
+            ]
+        from gridhand.core.columns import ALL
+        from gridhand.core.rowfacts import RowFacts
+
+        facts = RowFacts(asked, self.columns(), ALL, self.mix)
+        return facts.scored(strategy.score(facts))
+
+
+def _cluster(ledger: Ledger) -> Cluster:
+    """What the nodes have in all."""
+    models: dict[str, int] = {}
+    cpu = memory = largest = 0
+    with_gpus = [use for use in ledger.nodes.values() if use.node.gpus]
+    for use in with_gpus:
+        cpu += use.total.get("cpu", 0)
+        memory += use.total.get("memory", 0)
+        for gpu in use.node.gpus:
+            model = gpu.model.lower()
+            models[model] = models.get(model, 0) + 1
+            largest = max(largest, gpu.memory_bytes)
+    sizes = frozenset(len(use.node.gpus) for use in with_gpus)
+    return Cluster(models, cpu, memory, largest, sizes)
+
+
+def permits(asked: Request, use: NodeUse) -> bool:
+    """Whether `asked` may go to that node, pins aside and whether or not it fits there."""
+    return use.node.name not in asked.exclude and _has_labels(asked, use)
 
 
 def _has_labels(asked: Request, use: NodeUse) -> bool:
     return all(use.node.labels.get(key) == value for key, value in asked.labels.items())
 
 
-def place(asked: Request, snapshot: Snapshot, strategy: Strategy) -> Placement | Refusal:
-    """Choose a node for `asked` or the first of its alternatives that fits, or tell why not."""
-    placed = _place_one(asked, snapshot, strategy)
-    for other in asked.alternatives if placed is None else ():
-        placed = placed or _place_one(other, snapshot, strategy)
-    return placed or Refusal(asked, snapshot)
+def place(
+    asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None = None
+) -> Placement | Refusal:
+    """Choose a node for `asked` or the first of its alternatives that fits, or tell why not.
 
-
-def _place_one(asked: Request, snapshot: Snapshot, strategy: Strategy) -> Placement | None:
-    in_order = strategy is first_available
-    fitting = _fitting(asked, snapshot, first=in_order and not asked.prefer)
-    if not fitting:
-        return None
-    rows = list(fitting)
-    if asked.prefer:
-        rows = [row for row in rows if snapshot.ledger.names[row] in asked.prefer] or rows
-    best = rows[0]
-    if len(rows) > 1 and not in_order:
-        scores = strategy(asked, snapshot, rows)
-        best = max(zip(scores, (-row for row in rows), rows, strict=True))[2]
-    return Placement(asked, snapshot.ledger.names[best], fitting[best])
-
-
-def _fitting(
-    asked: Request, snapshot: Snapshot, *, first: bool
-) -> dict[int, tuple[DeviceHold, ...]]:
-    """The rows with room, and the devices there; only the first of them where that will do."""
-    found: dict[int, tuple[DeviceHold, ...]] = {}
-    names, nodes, foreign = snapshot.ledger.names, snapshot.ledger.nodes, snapshot.foreign
-    for row in snapshot.rows(asked):
-        devices = nodes[names[row]].room(asked, foreign)
-        if devices is not None:
-            found[row] = devices
-            if first:
-                break
-    return found
-
-
-class Lack(NamedTuple):
-    """One thing that a node is short of, in parts. `kind` is what narrows the devices, if any."""
-
-    resource: str
-    available: int
-    required: int
-    kind: str = ""
-
-    def __str__(self) -> str:
-        """In the words of the seed, with as many decimals as it takes to tell the two apart."""
-        unit, scale = (" GB", 10**9) if self.resource in BYTES else ("", UNIT)
-        for decimals in range(2, 10):
-            has = _fixed(self.available, scale, decimals)
-            needs = _fixed(self.required, scale, decimals)
-            if has != needs:
-                break
-        title = _TITLES.get(self.resource, self.resource) + (f" ({self.kind})" if self.kind else "")
-        one = " on one device" if self.resource == "gpu_memory" else ""
-        return (
-            f"Insufficient {title}: worker has {has}{unit} available{one}, "
-            f"task requires {needs}{unit}"
-        )
-
-
-def _fixed(amount: int, scale: int, decimals: int) -> str:
-    """The quotient to so many decimals, worked out in integers."""
-    units = 10**decimals
-    rounded = (2 * amount * units + scale) // (2 * scale)
-    return f"{rounded // units}.{rounded % units:0{decimals}}"
-
-
-_TITLES = {
-    "cpu": "CPU", "memory": "Memory", "disk": "Storage", "gpu": "GPU", "gpu_memory": "GPU Memory",
-    "bandwidth": "Bandwidth",
-}  # fmt: skip
-_ORDER = {"cpu": 0, "memory": 1, "disk": 2, "gpu": 3, "gpu_memory": 4}
-
-
-class Refusal:
-    """No permitted node has room now. A normal answer, not an error: it may have room later.
-
-    The reasons are worked out when they are asked for, from the ledger as it is then. `settled`
-    works them out and lets go of the ledger, for those who look later or elsewhere.
+    Without a strategy it is `fragmentation` where there are GPUs, else `best_fit`.
     """
-
-    def __init__(self, asked: Request, snapshot: Snapshot) -> None:
-        self.asked = asked
-        self._snapshot: Snapshot | None = snapshot
-        self._known: tuple[dict[str, list[str]], int, bool, bool] | None = None
-
-    def settled(self) -> Refusal:
-        if self._known is None and self._snapshot is not None:
-            self._known = _explained(self.asked, self._snapshot)
-            self._snapshot = None
-        return self
-
-    def reasons(self) -> dict[str, list[str]]:
-        """For every permitted node, all that speaks against it, in the seed's order.
-
-        In a large cluster only the first nodes are told; `unnamed` counts the others.
-        """
-        return self._explanation()[0]
-
-    @property
-    def unnamed(self) -> int:
-        return self._explanation()[1]
-
-    @property
-    def ever(self) -> bool:
-        """Whether some permitted node could hold it if nothing else were there."""
-        return self._explanation()[2]
-
-    def _explanation(self) -> tuple[dict[str, list[str]], int, bool, bool]:
-        if self._known is not None:
-            return self._known
-        assert self._snapshot is not None
-        return _explained(self.asked, self._snapshot)
-
-    def sentence(self) -> str:
-        reasons, unnamed, _, any_nodes = self._explanation()
-        wanted = f"no room for {self.asked.resources}"
-        if not reasons:
-            return f"{wanted}: {'no node is permitted' if any_nodes else 'there are no nodes'}"
-        shown = [f"{name}: {found[0]}" for name, found in list(reasons.items())[:_SHOWN]]
-        more = unnamed + max(0, len(reasons) - _SHOWN)
-        return f"{wanted}: {'; '.join(shown)}{f'; and {more} more nodes' if more else ''}"
-
-    def hint(self) -> str:
-        _, _, ever, any_nodes = self._explanation()
-        if not any_nodes:
-            return "Register a node first."
-        if not ever:
-            return (
-                "Waiting will not help: ask for less, permit other nodes, or register a larger one."
-            )
-        return "Ask for less, permit other nodes, or try again when one has room or is up again."
-
-    def error(self) -> GridError:
-        """The refusal as an error, its reasons as of now."""
-        if self._snapshot is not None:
-            unknown = _unknown_resource(self.asked, self._snapshot.ledger)
-            if unknown is not None:
-                return unknown
-        settled = self.settled()
-        return NoRoom(settled) if settled.ever else NeverFits(settled)
+    placed = _place_one(asked, snapshot, strategy)
+    if placed is not None:
+        return placed
+    for other in asked.alternatives:
+        placed = _place_one(other, snapshot, strategy)
+        if placed is not None:
+            return placed._replace(whole=asked)
+    return Refusal(asked, snapshot)
 
 
-def _unknown_resource(asked: Request, ledger: Ledger) -> UnknownResource | None:
-    names = {name for choice in asked.choices() for name in choice.amounts if name not in KNOWN}
-    names -= {name for use in ledger.nodes.values() for name in use.total} if names else set()
-    if not names or not ledger.names:
+def ranked(asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None) -> list[str]:
+    """The names of the nodes that `asked` fits, alternatives aside, the best first."""
+    names = snapshot.ledger.names
+    if asked.node is not None:
+        return [asked.node] if _place_pinned(asked, snapshot) is not None else []
+    rows = _fitting(asked, snapshot)
+    if strategy is None:
+        strategy = fragmentation if snapshot.has_gpus else best_fit
+    scores = strategy(asked, snapshot, rows) if rows else ()
+    wished = [names[row] in asked.prefer for row in rows]
+    order = sorted(zip(wished, scores, rows, strict=True), key=lambda one: (not one[0], -one[1]))
+    return [names[row] for _, _, row in order]
+
+
+def _place_one(
+    asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None
+) -> Placement | None:
+    ledger = snapshot.ledger
+    if asked.node is not None:
+        return _place_pinned(asked, snapshot)
+    if not ledger.names:
         return None
-    there = {name for use in ledger.nodes.values() for name in use.total}
-    if any(use.devices for use in ledger.nodes.values()):
-        there |= {"gpu", "gpu_memory"}
-    name = min(names)
-    return UnknownResource(name, nearest_name(name, {*KNOWN, *there}), sorted(there))
+    if isinstance(strategy, Strategy):
+        row = _choose(asked, snapshot, strategy)
+    elif strategy is None:
+        row = _choose(asked, snapshot, fragmentation if snapshot.has_gpus else best_fit)
+    else:
+        row = _choose_by(asked, snapshot, strategy)
+    if row is None:
+        return None
+    name = ledger.names[row]
+    devices = ledger.nodes[name].room(asked, snapshot.foreign)
+    assert devices is not None, f"{asked.resources} was to fit on {name}"
+    return Placement(asked, name, devices)
 
 
-def _explained(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int, bool, bool]:
-    rows = snapshot.rows(asked)
-    reasons = {
-        snapshot.ledger.names[row]: _reasons(asked, snapshot, snapshot.use(row))
-        for row in rows[:_TOLD]
-    }
-    ever = any(_could_hold(choice, snapshot.use(row)) for choice in asked.choices() for row in rows)
-    return reasons, max(0, len(rows) - _TOLD), ever, bool(snapshot.ledger.names)
+def _place_pinned(asked: Request, snapshot: Snapshot) -> Placement | None:
+    assert asked.node is not None
+    use = snapshot.ledger.node(asked.node)  # it must be known
+    if not permits(asked, use):
+        return None
+    devices = use.room(asked, snapshot.foreign)
+    return None if devices is None else Placement(asked, asked.node, devices)
 
 
-_TOLD = 100
-_SHOWN = 5
+def _choose(asked: Request, snapshot: Snapshot, strategy: Strategy) -> int | None:
+    scores = snapshot.scores(asked, strategy)
+    if not asked.exclude and not asked.prefer:
+        return strategy.choose(snapshot, scores)
+    scores = scores.copy()
+    for name in asked.exclude:
+        row = snapshot.row(name)
+        if row is not None:
+            scores[row] = NOWHERE
+    wished = {row for name in asked.prefer if (row := snapshot.row(name)) is not None}
+    best = [row for row in sorted(wished) if scores[row] != NOWHERE]
+    if best:
+        only = [NOWHERE] * len(scores)
+        for row in best:
+            only[row] = float(scores[row])
+        return strategy.choose(snapshot, only)
+    return strategy.choose(snapshot, scores)
 
 
-def _reasons(asked: Request, snapshot: Snapshot, use: NodeUse) -> list[str]:
-    node = use.node
-    if node.health is not Health.UP:
-        return [f"the node is {node.health}"]
-    if node.draining:
-        return ["the node is draining"]
-    if use.overcommitted:
-        return ["the node is overcommitted: more is held on it than it has"]
-    return [str(lack) for lack in lacks(asked, use, snapshot.foreign)] + _strangers(
-        asked, snapshot, use
-    )
+def _choose_by(asked: Request, snapshot: Snapshot, strategy: OwnStrategy) -> int | None:
+    """By the caller's own function, which is only asked where there is a choice."""
+    rows = _fitting(asked, snapshot)
+    names = snapshot.ledger.names
+    if asked.prefer:
+        rows = [row for row in rows if names[row] in asked.prefer] or rows
+    if len(rows) < 2:
+        return rows[0] if rows else None
+    scores = strategy(asked, snapshot, rows)
+    return max(zip(scores, (-row for row in rows), rows, strict=True))[2]
 
 
-def lacks(asked: Request, use: NodeUse, foreign: Mapping[str, int]) -> list[Lack]:
-    """All that the node is short of: CPU, memory, storage, GPU, then others by name."""
-    found = [
-        Lack(name, max(0, use.total.get(name, 0) - use.held.get(name, 0)), amount)
-        for name, amount in asked.amounts.pairs
-        if amount > use.total.get(name, 0) - use.held.get(name, 0)
-    ]
-    if asked.gpu is not None and pick_devices(asked.gpu, use.devices.values(), foreign) is None:
-        found.append(_device_lack(asked.gpu, list(use.devices.values()), foreign))
-    return sorted(found, key=lambda lack: (_ORDER.get(lack.resource, 9), lack.resource))
-
-
-def _device_lack(asked: GpuAsk, devices: list[DeviceUse], foreign: Mapping[str, int]) -> Lack:
-    """The first of number, share and memory that the devices of the kind asked for are short of."""
-    suited = [use for use in devices if asked.suits(use.gpu) and use.gpu.health is GpuHealth.OK]
-    required, kind = asked.resources()["gpu"], asked.kind()
-    if asked.exclusive:
-        whole = [
-            use for use in suited if use.admits(asked.hold_on(use.gpu), foreign.get(use.gpu.id, 0))
-        ]
-        return Lack("gpu", len(whole) * UNIT, required, kind)
-    roomy = [use for use in suited if not use.exclusive and use.free_share() >= asked.share]
-    if len(roomy) < asked.devices:
-        share = max((use.free_share() for use in suited), default=0) if asked.share else 0
-        return Lack("gpu", share or len(roomy) * UNIT, required, kind)
-    # Of each device, what it has and what it would need; those that lack least come first.
-    memory = sorted(
-        (needed - free, free, needed)
-        for use in roomy
-        for free in [use.free_memory(foreign.get(use.gpu.id, 0))]
-        for needed in [asked.hold_on(use.gpu).memory_bytes]
-    )
-    _, free, needed = memory[asked.devices - 1]
-    return Lack("gpu_memory", free, needed, kind)
-
-
-def _strangers(asked: Request, snapshot: Snapshot, use: NodeUse) -> list[str]:
-    if asked.gpu is None:
-        return []
+def _fitting(asked: Request, snapshot: Snapshot) -> list[int]:
+    """The rows that `asked` fits and may go to."""
+    names = snapshot.ledger.names
+    scores = snapshot.scores(asked, _fits) if names else ()
     return [
-        f"processes that are not ours use {_fixed(amount, 10**9, 2)} GB of device {id}"
-        for id in use.devices
-        if (amount := snapshot.foreign.get(id, 0))
+        row
+        for row, score in enumerate(scores)
+        if score != NOWHERE and names[row] not in asked.exclude
     ]
 
 
-def _could_hold(asked: Request, use: NodeUse) -> bool:
-    """Whether the node would hold it if it were empty and all its devices were well."""
-    well = tuple(replace(gpu, health=GpuHealth.OK) for gpu in use.node.gpus)
-    empty = NodeUse(replace(use.node, gpus=well))
-    empty.open = True
-    return empty.room(asked, {}) is not None
+@Strategy
+def _fits(facts: Facts) -> Number:
+    """All nodes alike: only whether they fit."""
+    return 0.0 * facts.gpus

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from gridhand.core import quality as qualities
 from gridhand.core.errors import InvalidInput, InvalidRequest
 from gridhand.core.gpus import GpuAsk, read_gpu_ask
-from gridhand.core.names import check_node_name
+from gridhand.core.names import check_label, check_node_name
 from gridhand.core.nodes import check_labels
 from gridhand.core.resources import Resources
 
@@ -18,10 +19,20 @@ MOST_ALTERNATIVES = 16
 _DEVICE_NAMES = ("gpu", "gpu_memory")
 
 
+class Layout(StrEnum):
+    """How the pieces of a gang lie: anywhere, each on a node of its own, or all on one."""
+
+    ANY = "any"
+    APART = "apart"
+    TOGETHER = "together"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Plain amounts, devices, and hard (`node`, `exclude`, `labels`) and soft (`prefer`) wishes.
 
+    `together_with` and `apart_from` name what is held already, by its id or its owner's holder:
+    the node is to be the same, or none of theirs.
     `alternatives` are other requests that will do, best first; this one is tried before them.
     """
 
@@ -33,6 +44,8 @@ class Request:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     quality: str | None = None
     alternatives: tuple[Request, ...] = ()
+    together_with: str | None = None
+    apart_from: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -40,12 +53,14 @@ class Request:
         resources: Request | Resources | Mapping[str, Any] | str | None = None,
         /,
         *,
-        gpu_model: str | None = None,
+        gpu_model: str | Sequence[str] | None = None,
         gpu_capability: str | float | None = None,
         node: str | None = None,
         prefer: str | Sequence[str] = (),
         exclude: str | Sequence[str] = (),
         labels: Mapping[str, str] | None = None,
+        together_with: str | None = None,
+        apart_from: str | Sequence[str] = (),
         quality: str | None = None,
         scaling: Mapping[str, Any] | None = None,
         alternatives: Sequence[Request | Mapping[str, Any]] = (),
@@ -58,7 +73,10 @@ class Request:
         Resources('cpu=3 memory=5.2GB')
         """
         if isinstance(resources, Request):
-            wishes = (gpu_model, gpu_capability, node, prefer, exclude, labels, quality, scaling)
+            wishes = (
+                gpu_model, gpu_capability, node, prefer, exclude, labels, quality, scaling,
+                together_with, apart_from,
+            )  # fmt: skip
             if named or alternatives or fallback or any(wishes):
                 raise InvalidRequest("request", resources.resources, "it alone, or amounts instead")
             return resources._checked()
@@ -76,6 +94,10 @@ class Request:
             prefer=_node_names("prefer", prefer),
             exclude=frozenset(_node_names("exclude", exclude)),
             labels=check_labels(labels or {}),
+            together_with=None
+            if together_with is None
+            else check_label(together_with, "together_with"),
+            apart_from=_held_names(apart_from),
         )
         if base.node in base.exclude:
             raise InvalidRequest("exclude", base.node, "nodes other than the pinned one")
@@ -97,6 +119,12 @@ class Request:
         """The same, on that node and nowhere else."""
         others = tuple(replace(one, node=node) for one in self.alternatives)
         return replace(self, node=check_node_name(node), alternatives=others)
+
+    def avoiding(self, nodes: Iterable[str]) -> Request:
+        """The same, on none of these nodes."""
+        kept_off = self.exclude.union(nodes)
+        others = tuple(replace(one, exclude=kept_off) for one in self.alternatives)
+        return replace(self, exclude=kept_off, alternatives=others)
 
     def on_cpu(self) -> Request:
         """The same without devices: what `fallback="cpu"` means."""
@@ -129,7 +157,12 @@ class Request:
 
     def _own_key(self) -> str:
         where = (self.node, self.prefer, sorted(self.exclude), sorted(self.labels.items()))
-        return f"{self.amounts};{self.gpu};{where};{self.quality}"
+        near = f";{self.together_with};{self.apart_from}" if self._near else ""
+        return f"{self.amounts};{self.gpu};{where};{self.quality}{near}"
+
+    @property
+    def _near(self) -> bool:
+        return self.together_with is not None or bool(self.apart_from)
 
 
 def _split_fields(given: Any) -> tuple[Any, dict[str, Any]]:
@@ -155,6 +188,13 @@ def _node_names(field_name: str, given: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(names, Sequence | set | frozenset) or len(names) > MOST_NODES:
         raise InvalidInput(field_name, given, f"at most {MOST_NODES} names of nodes")
     return tuple(dict.fromkeys(check_node_name(name, field_name) for name in names))
+
+
+def _held_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or len(names) > MOST_NODES:
+        raise InvalidInput("apart_from", given, f"at most {MOST_NODES} ids or holders")
+    return tuple(dict.fromkeys(check_label(name, "apart_from") for name in names))
 
 
 def _alternatives(

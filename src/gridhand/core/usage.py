@@ -19,11 +19,21 @@ from gridhand.core.resources import UNIT, Resources
 class NodeUse:
     """A node and the sum of what its live allocations hold."""
 
-    __slots__ = ("allocations", "devices", "held", "node", "open", "overcommitted", "total")
+    __slots__ = (
+        "allocations",
+        "chosen",
+        "devices",
+        "held",
+        "node",
+        "open",
+        "overcommitted",
+        "total",
+    )
 
     def __init__(self, node: Node) -> None:
         self.held: dict[str, int] = {}
         self.allocations: dict[str, None] = {}  # ids in the order they came
+        self.chosen = 0  # the number of what last came here and could have gone elsewhere
         self.devices: dict[str, DeviceUse] = {}
         self.describe(node)
 

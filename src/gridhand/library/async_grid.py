@@ -16,11 +16,12 @@ from gridhand.core.nodes import Node
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import AsyncAllocation
 from gridhand.library.backend import Backend, Port, read_owner, the_backend
-from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
+from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
 from gridhand.library.grid import Asked, Grid, OwnStrategy
 
 if TYPE_CHECKING:
     from gridhand.core.check import Violation
+    from gridhand.core.explanation import Explanation
     from gridhand.core.views import NodeStatus, Status
     from gridhand.store.base import Event
 
@@ -34,7 +35,7 @@ class AsyncGrid:
         self._port: tuple[asyncio.AbstractEventLoop, Port] | None = None
 
     @classmethod
-    def in_memory(cls, *, strategy: OwnStrategy = "best_fit", owner: str | None = None) -> Self:
+    def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
         """A grid of this process alone, gone when it is closed."""
         return cls.of(Grid.in_memory(strategy=strategy, owner=owner))
 
@@ -43,7 +44,7 @@ class AsyncGrid:
         cls,
         store_url: str,
         *,
-        strategy: OwnStrategy = "best_fit",
+        strategy: OwnStrategy = "default",
         owner: str | None = None,
         wait: float = 0,
         take_over: bool = False,
@@ -156,6 +157,13 @@ class AsyncGrid:
         """Whether the request would be granted on that node now."""
         return await self._ask(self._calls.fits(node, resources, named))
 
+    async def explain(self, resources: Asked = None, **named: Any) -> Explanation:
+        """Where the request would go now; or why nowhere, if it ever could, and what would fit.
+
+        It takes what `allocate` takes, and changes nothing. Print it, or read its fields.
+        """
+        return await self._ask(self._calls.explain(resources, named))
+
     async def allocate(
         self,
         resources: Asked = None,
@@ -178,10 +186,16 @@ class AsyncGrid:
         *,
         holder: str | None = None,
         ttl: float | None = None,
+        apart: bool = False,
+        together: bool = False,
         op_id: str | None = None,
     ) -> list[AsyncAllocation]:
-        """Hold all of the requests, or none. They are renewed and released as one, too."""
-        made = await self._hold(self._calls.group(requests, holder, ttl, op_id))
+        """Hold all of the requests, or none. They are renewed and released as one, too.
+
+        With `apart` each is on a node of its own, with `together` all are on one.
+        """
+        layout = read_layout(apart, together)
+        made = await self._hold(self._calls.group(requests, holder, ttl, op_id, layout))
         return [AsyncAllocation(record, self) for record in made]
 
     async def reserve(

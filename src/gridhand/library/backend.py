@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from gridhand.core.allocations import Allocation, Move
     from gridhand.core.check import Violation
+    from gridhand.core.explanation import Explanation
     from gridhand.core.ledger import Terms
     from gridhand.core.nodes import Health, Node
-    from gridhand.core.requests import Request
+    from gridhand.core.requests import Layout, Request
     from gridhand.core.views import NodeStatus, Status
     from gridhand.store.base import Event
 
@@ -58,7 +59,12 @@ class Backend(Protocol):
     def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
 
     def allocate(
-        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
+        self,
+        owner: str,
+        op_id: str | None,
+        requests: tuple[Request, ...],
+        terms: Terms,
+        layout: Layout = ...,
     ) -> Call[list[Allocation]]: ...
 
     def move(
@@ -81,7 +87,11 @@ class Backend(Protocol):
         self, owner: str, op_id: str | None, name: str, force: bool
     ) -> Call[list[Node]]: ...
 
-    def fits(self, request: Request) -> Call[bool]: ...
+    def fits(self, owner: str, request: Request) -> Call[bool]: ...
+
+    def explain(
+        self, owner: str, request: Request, lower: tuple[Request, ...]
+    ) -> Call[Explanation]: ...
 
     def set_foreign(self, node: str, used: Mapping[str, int]) -> Call[None]: ...
 

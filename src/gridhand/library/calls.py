@@ -11,11 +11,13 @@ from gridhand.core.errors import InvalidInput
 from gridhand.core.ledger import Terms
 from gridhand.core.names import check_label, check_node_name
 from gridhand.core.nodes import Health, Node
-from gridhand.core.requests import Request
+from gridhand.core.quality import AUTO, LEVELS
+from gridhand.core.requests import Layout, Request
 from gridhand.core.resources import read_amount
 from gridhand.library.backend import Backend, read_count, read_flag, read_op_id, read_text, read_ttl
 
 if TYPE_CHECKING:
+    from gridhand.core.explanation import Explanation
     from gridhand.core.views import NodeStatus
     from gridhand.store.base import Event
 
@@ -25,6 +27,24 @@ DEFAULT_RESERVATION_S = 60.0
 MOST_IN_A_GROUP = 1000
 MOST_NODES = 100_000
 _REMEMBERED = 1000
+
+
+def read_layout(apart: bool, together: bool) -> Layout:
+    if read_flag(apart, "apart") and read_flag(together, "together"):
+        raise InvalidInput("together", together, "either that or apart")
+    return Layout.APART if apart else Layout.TOGETHER if together else Layout.ANY
+
+
+def _lower(request: Request, resources: Any, named: dict[str, Any]) -> tuple[Request, ...]:
+    """The same request at every lower level of quality, the highest first, as it would be read.
+
+    One that was read before does not tell how its amounts were scaled, so it has no lower ones.
+    """
+    quality = request.quality or "standard"
+    if isinstance(resources, Request) or named.get("quality") == AUTO:
+        return ()
+    below = list(LEVELS)[list(LEVELS).index(quality) + 1 :]
+    return tuple(Request.of(resources, **{**named, "quality": level}) for level in below)
 
 
 class Calls:
@@ -51,12 +71,17 @@ class Calls:
         return self._hold((request,), State.RESERVED, holder, ttl_ms, op_id)
 
     def group(
-        self, requests: Sequence[Any], holder: str | None, ttl: float | None, op_id: str | None
+        self,
+        requests: Sequence[Any],
+        holder: str | None,
+        ttl: float | None,
+        op_id: str | None,
+        layout: Layout = Layout.ANY,
     ) -> Holding:
         if not isinstance(requests, list | tuple) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
             raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
         asked = tuple(Request.of(one) for one in requests)
-        return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id)
+        return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id, layout)
 
     def _request(self, resources: Any, named: dict[str, Any]) -> Request:
         """The request, read once for all calls that spell it alike: reading costs more than asking.
@@ -84,13 +109,14 @@ class Calls:
         holder: str | None,
         ttl_ms: int | None,
         op_id: str | None,
+        layout: Layout = Layout.ANY,
     ) -> Holding:
         if holder is not None:
             check_label(holder, "holder")
         lease = state is State.ACTIVE and ttl_ms is not None
         lifetime = Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED
         terms = Terms(self.owner, holder, state, lifetime, ttl_ms)
-        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms)
+        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms, layout)
 
     def move(self, allocation: Any, move: Move, ttl: float | None, op_id: str | None) -> Holding:
         id = allocation if isinstance(allocation, str) else getattr(allocation, "id", None)
@@ -136,7 +162,11 @@ class Calls:
         return self.backend.events(after, read_count(limit, "limit", 1, 10_000))
 
     def fits(self, node: str, resources: Any, named: Any) -> Call[bool]:
-        return self.backend.fits(Request.of(resources, **named).pinned(node))
+        return self.backend.fits(self.owner, Request.of(resources, **named).pinned(node))
+
+    def explain(self, resources: Any, named: dict[str, Any]) -> Call[Explanation]:
+        request = self._request(resources, named)
+        return self.backend.explain(self.owner, request, _lower(request, resources, named))
 
     def set_foreign(self, node: str, used: Mapping[str, Any]) -> Call[None]:
         if not isinstance(used, Mapping):

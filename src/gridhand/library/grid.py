@@ -16,10 +16,11 @@ from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import Allocation
 from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl, the_backend
-from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls
+from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
 
 if TYPE_CHECKING:
     from gridhand.core.check import Violation
+    from gridhand.core.explanation import Explanation
     from gridhand.core.views import NodeStatus, Status
     from gridhand.library.backend import Tracker
     from gridhand.store.base import Event
@@ -47,7 +48,7 @@ class Grid:
         self._calls = Calls(self._backend, read_owner(owner))
 
     @classmethod
-    def in_memory(cls, *, strategy: OwnStrategy = "best_fit", owner: str | None = None) -> Self:
+    def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
         """A grid of this process alone, gone when it is closed."""
         from gridhand.controller.embedded import Embedded
 
@@ -59,7 +60,7 @@ class Grid:
         cls,
         store_url: str,
         *,
-        strategy: OwnStrategy = "best_fit",
+        strategy: OwnStrategy = "default",
         owner: str | None = None,
         wait: float = 0,
         take_over: bool = False,
@@ -173,6 +174,13 @@ class Grid:
         """Whether the request would be granted on that node now."""
         return self._ask(self._calls.fits(node, resources, named))
 
+    def explain(self, resources: Asked = None, **named: Any) -> Explanation:
+        """Where the request would go now; or why nowhere, if it ever could, and what would fit.
+
+        It takes what `allocate` takes, and changes nothing. Print it, or read its fields.
+        """
+        return self._ask(self._calls.explain(resources, named))
+
     def allocate(
         self,
         resources: Asked = None,
@@ -195,10 +203,16 @@ class Grid:
         *,
         holder: str | None = None,
         ttl: float | None = None,
+        apart: bool = False,
+        together: bool = False,
         op_id: str | None = None,
     ) -> list[Allocation]:
-        """Hold all of the requests, or none. They are renewed and released as one, too."""
-        made = self._ask(self._calls.group(requests, holder, ttl, op_id))
+        """Hold all of the requests, or none. They are renewed and released as one, too.
+
+        With `apart` each is on a node of its own, with `together` all are on one.
+        """
+        layout = read_layout(apart, together)
+        made = self._ask(self._calls.group(requests, holder, ttl, op_id, layout))
         return [Allocation(record, self) for record in made]
 
     def reserve(

@@ -106,7 +106,7 @@ class Place:
         reasons = {
             f"is {device.health}": device.health != "ok",
             f"is no {ask.model}": ask.model is not None
-            and ask.model.casefold() != device.model.casefold(),
+            and device.model.casefold() not in ask.model.casefold().split("|"),
             "is not capable": ask.capability is not None and capability < ask.capability,
         }
         return [reason for reason, holds in reasons.items() if holds]

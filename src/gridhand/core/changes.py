@@ -1,0 +1,256 @@
+"""Changes: the smallest change of one thing in a request that would make it fit now.
+
+How much fits is read off a survey, so that nothing is searched for; then the changed request is
+placed, as a request like that would be, before anybody is told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gridhand.core.gpus import Capability, GpuAsk
+from gridhand.core.ledger import Placement
+from gridhand.core.requests import Request
+from gridhand.core.resources import BYTES, UNIT, Resources, amount_text
+from gridhand.core.survey import Most, Survey
+
+if TYPE_CHECKING:
+    from gridhand.core.placement import Snapshot
+    from gridhand.core.strategies import OwnStrategy
+
+MOST_CHANGES = 10
+_CONSTRAINT = 0.5  # a wish given up weighs as much as half of an amount
+_ALL = 1.0
+_SHORT = 8  # characters of an amount
+_SCALED = ("cpu", "memory", "gpu_memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing asked for otherwise, and where `request`, the request with it, goes now.
+
+    `size` is the part of the amount that is given up; it ranks changes, the smallest first.
+    """
+
+    field: str
+    before: str
+    after: str
+    node: str
+    size: float
+    text: str
+    request: Request
+
+    def __str__(self) -> str:
+        return f"{self.text} (fits on {self.node})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "field": self.field,
+            "from": self.before,
+            "to": self.after,
+            "node": self.node,
+            "size": round(self.size, 6),
+            "text": str(self),
+        }
+
+
+class _Idea(NamedTuple):
+    """A change that is yet to be tried."""
+
+    field: str
+    before: str
+    after: str
+    size: float
+    text: str
+    request: Request
+    row: int = -1  # where it was seen to fit, if that is known
+
+
+def changes(
+    asked: Request,
+    snapshot: Snapshot,
+    strategy: OwnStrategy | None,
+    seen: Survey,
+    lower: Sequence[Request] = (),
+) -> tuple[Change, ...]:
+    """What would fit now, the smallest change first. `lower` are the request at lower quality."""
+    trial = _Trial(snapshot, strategy)
+    found = []
+    for idea in (*_smaller(asked, seen), *_freer(asked, trial), *_coarser(asked, trial, lower)):
+        placed = trial.place(idea.request)
+        if placed is not None:
+            found.append(Change(*idea[:3], placed.node, *idea[3:6]))
+    found.sort(key=lambda change: change.size)
+    return tuple(found[:MOST_CHANGES])
+
+
+def least_change(asked: Request, snapshot: Snapshot, seen: Survey) -> str:
+    """The smallest change of one amount in words, or nothing if none would do."""
+    ideas = [idea for idea in _smaller(asked, seen) if idea.after != "0"]
+    if not ideas:
+        return ""
+    least = min(ideas, key=lambda idea: idea.size)
+    pinned = replace(least.request, node=snapshot.ledger.names[least.row])
+    if _Trial(snapshot, None).place(pinned) is None:
+        return ""
+    return f"{least.field}={least.after} instead of {least.before}"
+
+
+class _Trial:
+    """Places requests that nobody made: none of their scores are kept for others."""
+
+    def __init__(self, snapshot: Snapshot, strategy: OwnStrategy | None) -> None:
+        self.ledger, self._strategy = snapshot.ledger, strategy
+        self._snapshot = snapshot.aside()
+
+    def place(self, asked: Request) -> Placement | None:
+        from gridhand.core.placement import place
+
+        placed = place(asked, self._snapshot, self._strategy)
+        return placed if isinstance(placed, Placement) else None
+
+
+# ---- less of an amount
+
+
+def _smaller(asked: Request, seen: Survey) -> Iterator[_Idea]:
+    for name, amount in asked.amounts.pairs:
+        most = seen.most(name)
+        rest = asked.amounts.without(name)
+        if most is None or most.amount >= amount or not (most.amount or rest or asked.gpu):
+            continue
+        amounts = rest + Resources({name: most.amount})
+        yield _less(asked, name, amount, most, replace(asked, amounts=amounts))
+    if asked.gpu is not None:
+        yield from _smaller_gpu(asked, asked.gpu, seen)
+
+
+def _smaller_gpu(asked: Request, gpu: GpuAsk, seen: Survey) -> Iterator[_Idea]:
+    whole = gpu.share in (0, UNIT)
+    before = gpu.devices * UNIT if whole else gpu.share
+    devices = seen.most_devices() if whole else None
+    if devices is not None and 1 <= devices.amount < gpu.devices:
+        fewer = replace(gpu, devices=devices.amount)
+        parts = Most(devices.amount * UNIT, devices.row)
+        yield _less(asked, "gpu", before, parts, replace(asked, gpu=fewer))
+    elif gpu.share and (devices is None or not devices.amount):
+        share = seen.most_share()
+        # Without a share there is still memory to be held, if memory was asked for.
+        least = 1 if gpu.memory_bytes is None else 0
+        if share is not None and least <= share.amount < gpu.share:
+            part = replace(gpu, devices=1, share=share.amount)
+            yield _less(asked, "gpu", before, share, replace(asked, gpu=part))
+    memory = seen.most_memory() if gpu.memory_bytes is not None else None
+    if memory is not None and gpu.memory_bytes and 1 <= memory.amount < gpu.memory_bytes:
+        scaled = replace(asked, gpu=gpu.scaled(memory.amount))
+        yield _less(asked, "gpu_memory", gpu.memory_bytes, memory, scaled)
+
+
+def _less(asked: Request, field: str, before: int, most: Most, request: Request) -> _Idea:
+    after = most.amount
+    old, new = amount_text(field, before), amount_text(field, after)
+    if after:
+        text = f"ask for {field} {new}{_roughly(field, after)} instead of {old}"
+    else:
+        text = f"do without {field}"
+    if asked.quality is not None and field in _SCALED:
+        text += f", as scaled for quality {asked.quality}"
+    return _Idea(field, old, new, (before - after) / before, text, request, most.row)
+
+
+def _roughly(field: str, amount: int) -> str:
+    """Bytes to the last one are exact, but nobody reads them."""
+    if field not in BYTES or len(amount_text(field, amount)) <= _SHORT:
+        return ""
+    size, unit = (10**9, "GB") if amount >= 10**9 else (10**6, "MB")
+    return f" (about {amount / size:.2f}{unit})"
+
+
+# ---- a wish given up
+
+
+def _freer(asked: Request, trial: _Trial) -> Iterator[_Idea]:
+    if asked.node is not None:
+        free = replace(asked, node=None, together_with=None)
+        near = asked.together_with
+        field, before = ("node", asked.node) if near is None else ("together_with", near)
+        text = f"do not pin it to {before}" if near is None else f"let it go apart from {before}"
+        yield _Idea(field, before, "any", _CONSTRAINT, text, free)
+    for key, value in asked.labels.items():
+        labels = {name: wanted for name, wanted in asked.labels.items() if name != key}
+        text = f"do not ask for the label {key}={value}"
+        wished = replace(asked, labels=labels)
+        yield _Idea(f"labels.{key}", value, "any", _CONSTRAINT, text, wished)
+    if asked.exclude:
+        placed = trial.place(replace(asked, exclude=frozenset()))
+        if placed is not None:
+            kept_off = asked.exclude - {placed.node}
+            text = f"permit {placed.node}, which is excluded"
+            permitted = replace(asked, exclude=kept_off)
+            yield _Idea("exclude", placed.node, "", _CONSTRAINT, text, permitted)
+    if asked.gpu is not None:
+        yield from _other_devices(asked, asked.gpu, trial)
+
+
+def _other_devices(asked: Request, gpu: GpuAsk, trial: _Trial) -> Iterator[_Idea]:
+    if gpu.model is not None:
+        placed = trial.place(replace(asked, gpu=replace(gpu, model=None)))
+        if placed is not None:
+            devices = trial.ledger.nodes[placed.node].devices
+            picked = {devices[hold.device].gpu.model for hold in placed.devices}
+            models = _joined(gpu.model, picked)
+            new = " or ".join(sorted(picked - set(gpu.model.split("|")))) if models else "any model"
+            wished = replace(asked, gpu=replace(gpu, model=models))
+            yield _Idea(
+                "gpu_model", gpu.model, models or "any", _CONSTRAINT, f"accept {new}", wished
+            )
+    if gpu.capability is not None:
+        lower = _capability_that_fits(asked, gpu, trial)
+        wished = replace(asked, gpu=replace(gpu, capability=lower))
+        old, new = _version(gpu.capability), _version(lower)
+        text = f"ask for gpu_capability {new} instead of {old}" if lower else "accept any device"
+        yield _Idea("gpu_capability", old, new, _CONSTRAINT, text, wished)
+
+
+def _joined(model: str, others: set[str]) -> str | None:
+    """The models that will do and these others; None for any, if one has no name."""
+    if "" in others:
+        return None
+    named = {one.lower(): one for one in (*sorted(others), *model.split("|"))}
+    return "|".join(named[key] for key in sorted(named))
+
+
+def _capability_that_fits(asked: Request, gpu: GpuAsk, trial: _Trial) -> Capability | None:
+    """The highest capability below the one asked for with which it fits; None for any."""
+    wanted = gpu.capability or ()
+    there = {one.capability for use in trial.ledger.nodes.values() for one in use.node.gpus}
+    steps = sorted(one for one in there if one is not None and one < wanted)
+    low, high = 0, len(steps)  # it fits with all below `low`, and with none from `high` on
+    while low < high:
+        middle = (low + high) // 2
+        with_less = replace(gpu, capability=steps[middle])
+        if trial.place(replace(asked, gpu=with_less)) is not None:
+            low = middle + 1
+        else:
+            high = middle
+    return steps[low - 1] if low else None
+
+
+def _version(capability: Capability | None) -> str:
+    return ".".join(map(str, capability)) if capability else "any"
+
+
+# ---- the work done otherwise
+
+
+def _coarser(asked: Request, trial: _Trial, lower: Sequence[Request]) -> Iterator[_Idea]:
+    fitting = next((one for one in lower if trial.place(one) is not None), None)
+    if fitting is not None:
+        old, new = asked.quality or "standard", str(fitting.quality)
+        text = f"ask for quality {new} instead of {old}"
+        yield _Idea("quality", old, new, _CONSTRAINT, text, fitting)
+    if asked.gpu is not None and asked.amounts:
+        text = 'do it without a GPU, with fallback="cpu"'
+        yield _Idea("fallback", "none", "cpu", _ALL, text, asked.on_cpu())

@@ -1,0 +1,200 @@
+"""Explain: for a request, where it fits, or what each node lacks and what would help.
+
+All of it is worked out here and only when it is asked for; placing knows nothing of it. Nothing
+is changed, and the answer holds nothing of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gridhand.core.changes import changes
+from gridhand.core.explanation import Explanation, NearMiss, NodeGroup
+from gridhand.core.lacks import reasons_of
+from gridhand.core.ledger import Placement
+from gridhand.core.never import never_because
+from gridhand.core.nodes import Health
+from gridhand.core.placement import place
+from gridhand.core.refusals import could_ever
+from gridhand.core.requests import Request
+from gridhand.core.survey import MOST_NEAREST, Misses, Survey, survey
+
+if TYPE_CHECKING:
+    from gridhand.core.placement import Snapshot
+    from gridhand.core.strategies import OwnStrategy
+    from gridhand.core.usage import NodeUse
+
+MOST_CHOICES = 8
+
+
+def explain(
+    asked: Request,
+    snapshot: Snapshot,
+    strategy: OwnStrategy | None = None,
+    *,
+    lower: Sequence[Request] = (),
+) -> Explanation:
+    """Where `asked` would go now, or why nowhere, whether it ever could, and what would fit.
+
+    `lower` is the same request at lower levels of quality, from those who know how it was made.
+    """
+    placed = place(asked, snapshot.aside(), strategy)
+    if isinstance(placed, Placement):
+        return _fitting(asked, placed, snapshot)
+    number, about, seen, misses = _nearest_choice(asked, snapshot)
+    ever = could_ever(asked, snapshot)
+    return Explanation(
+        asked,
+        about,
+        number,
+        None,
+        (),
+        len(snapshot.ledger.names),
+        0,
+        _groups(about, snapshot, seen, misses),
+        tuple(
+            NearMiss(
+                snapshot.ledger.names[miss.row],
+                tuple(reasons_of(about, snapshot, snapshot.use(miss.row))),
+                miss.shortfall,
+            )
+            for miss in misses.nearest
+        ),
+        changes(about, snapshot, strategy, seen, lower),
+        ever,
+        () if ever else never_because(about, snapshot, seen.permitted()),
+    )
+
+
+def _fitting(asked: Request, placed: Placement, snapshot: Snapshot) -> Explanation:
+    number = next(n for n, one in enumerate(asked.choices()) if _alone(one) == _alone(placed.asked))
+    about = _alone(placed.asked)
+    seen = survey(about, snapshot)
+    misses = seen.misses()
+    return Explanation(
+        asked,
+        about,
+        number,
+        placed.node,
+        tuple(hold.device for hold in placed.devices),
+        len(snapshot.ledger.names),
+        misses.fitting,
+        _groups(about, snapshot, seen, misses),
+    )
+
+
+def _alone(choice: Request) -> Request:
+    return replace(choice, alternatives=())
+
+
+def _nearest_choice(asked: Request, snapshot: Snapshot) -> tuple[int, Request, Survey, Misses]:
+    """The choice that comes nearest to fitting somewhere, the first of equals.
+
+    Of very many only the first and the last ones are looked at: the last ask for least, as a rule.
+    """
+    choices = [(number, _alone(one)) for number, one in enumerate(asked.choices())]
+    if len(choices) > MOST_CHOICES:
+        choices = [choices[0], *choices[1 - MOST_CHOICES :]]
+    found = []
+    for number, one in choices:
+        seen = survey(one, snapshot)
+        misses = seen.misses()
+        near = misses.nearest[0][:2] if misses.nearest else (_FAR, 0.0)
+        found.append((near, number, one, seen, misses))
+    return min(found, key=lambda each: each[:2])[1:]
+
+
+_FAR = 2**31
+
+
+# ---- nodes against which the same speaks
+
+
+def _groups(
+    about: Request, snapshot: Snapshot, seen: Survey, misses: Misses
+) -> tuple[NodeGroup, ...]:
+    names = snapshot.ledger.names
+    found = [
+        NodeGroup(
+            "lacks",
+            alike.lacking,
+            tuple(reasons_of(about, snapshot, snapshot.use(alike.rows[0]))),
+            alike.count,
+            tuple(names[row] for row in alike.rows),
+        )
+        for alike in misses.groups
+    ]
+    if misses.ungrouped:
+        reason = "they lack the same things in other combinations"
+        found.append(NodeGroup("lacks", (), (reason,), misses.ungrouped, ()))
+    permitted = seen.permitted()
+    return (*found, *_closed(snapshot, permitted), *_not_permitted(about, snapshot, permitted))
+
+
+def _closed(snapshot: Snapshot, permitted: Sequence[int]) -> list[NodeGroup]:
+    """Nodes that take no work, those that will soonest again first."""
+    names, nodes = snapshot.ledger.names, snapshot.ledger.nodes
+    closed: dict[str, list[str]] = {kind: [] for kind in _STATES}
+    for row in permitted:
+        use = nodes[names[row]]
+        if not use.open:
+            closed[_state(use)].append(use.node.name)
+    return [
+        NodeGroup(kind, (), (_STATES[kind],), len(found), tuple(found[:MOST_NEAREST]))
+        for kind, found in closed.items()
+        if found
+    ]
+
+
+_STATES = {
+    "draining": "the node is draining",
+    "suspect": "the node is suspect",
+    "overcommitted": "the node is overcommitted: more is held on it than it has",
+    "down": "the node is down",
+}
+
+
+def _state(use: NodeUse) -> str:
+    if use.node.health is not Health.UP:
+        return str(use.node.health)
+    return "draining" if use.node.draining else "overcommitted"
+
+
+def _not_permitted(
+    about: Request, snapshot: Snapshot, permitted: Sequence[int]
+) -> Iterator[NodeGroup]:
+    names = snapshot.ledger.names
+    if len(permitted) == len(names):
+        return
+    if about.node is not None:
+        others = [name for name in names[: MOST_NEAREST + 1] if name != about.node]
+        near = f", where {about.together_with} is" if about.together_with is not None else ""
+        if len(names) > 1:
+            reason = f"it is to be on {about.node}{near}"
+            yield NodeGroup(
+                "not_pinned", (), (reason,), len(names) - 1, tuple(others[:MOST_NEAREST])
+            )
+    left = set(range(len(names))).difference(permitted)
+    rows = sorted(left) if about.node is None else [row for row in left if names[row] == about.node]
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        grouped.setdefault(tuple(_forbidden(about, snapshot.use(row))), []).append(names[row])
+    for reasons, found in sorted(grouped.items(), key=lambda one: (len(one[0]), one[1])):
+        kind = "excluded" if reasons == (_EXCLUDED,) else "labels"
+        yield NodeGroup(kind, (), reasons, len(found), tuple(found[:MOST_NEAREST]))
+
+
+_EXCLUDED = "the node is excluded"
+
+
+def _forbidden(about: Request, use: NodeUse) -> Iterable[str]:
+    if use.node.name in about.exclude:
+        return [_EXCLUDED]
+    has = use.node.labels
+    return [
+        f"its label {key} is not {value}"
+        for key, value in about.labels.items()
+        if has.get(key) != value
+    ]

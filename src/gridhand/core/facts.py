@@ -1,0 +1,180 @@
+"""What a strategy may know of a node that fits a request.
+
+`NodeFacts` are those of one node, `columns.RowFacts` those of many at once, under the same names:
+a strategy is written once, and gets numbers for the one and arrays of numbers for the others. Few
+nodes are cheaper one by one, many together; the scores are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, floor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gridhand.core.gpus import DeviceHold, GpuAsk
+from gridhand.core.requests import Request
+from gridhand.core.resources import UNIT
+from gridhand.core.usage import NodeUse
+
+if TYPE_CHECKING:
+    from gridhand.core.mix import Mix
+
+# A number for one node, or an array with one for each of many.
+Number = Any
+
+
+class Facts(Protocol):
+    """A node before and after the request is placed on it. Amounts are in parts."""
+
+    asked: Request
+    mix: Mix
+
+    @property
+    def taken(self) -> Number:
+        """What the request takes of `idle`."""
+
+    @property
+    def opened(self) -> Number:
+        """How many whole devices it breaks or takes."""
+
+    @property
+    def price(self) -> Number: ...
+
+    @property
+    def chosen(self) -> Number:
+        """When the node was last chosen for what could have gone elsewhere: larger is later."""
+
+    @property
+    def gpus(self) -> Number:
+        """How many devices the node has."""
+
+    @property
+    def idle(self) -> Number:
+        """The shares of its devices that can still be held, added up."""
+
+    @property
+    def whole(self) -> Number:
+        """How many devices nobody uses."""
+
+    def free(self, name: str) -> Number:
+        """What is left of a resource before."""
+
+    def total(self, name: str) -> Number:
+        """What there is of it; 1 where there is nothing, to divide by."""
+
+    def gpu_total(self) -> Number:
+        """The shares of all devices; 1 where there are none, to divide by."""
+
+    def served(self) -> tuple[Number, Number]:
+        """How much of its devices the usual requests can use, before and after."""
+
+    def model_price(self) -> Number:
+        """How much others want devices like those of this node."""
+
+    def least(self, one: Number, other: Number) -> Number:
+        """The smaller of the two."""
+
+    def floor(self, number: Number) -> Number: ...
+
+    def level(self, count: Number) -> Number:
+        """The mix's value of so many whole devices on one node."""
+
+
+def share_taken(asked: GpuAsk, largest_bytes: int) -> int:
+    """How much of a device's share a request uses up, by share or by memory, on each device."""
+    if not asked.memory_bytes or not largest_bytes:
+        return asked.share
+    by_memory = ceil(float(asked.memory_bytes) * UNIT / largest_bytes)
+    return max(asked.share, min(by_memory, UNIT))
+
+
+class NodeFacts:
+    """The facts of one node, read off its sums."""
+
+    __slots__ = (
+        "_idles", "_picked", "_use", "asked", "chosen", "gpus", "idle", "mix", "opened", "price",
+        "taken", "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        asked: Request,
+        use: NodeUse,
+        holds: tuple[DeviceHold, ...],
+        foreign: Mapping[str, int],
+        mix: Mix,
+    ) -> None:
+        self.asked, self.mix, self._use = asked, mix, use
+        self.price, self.chosen = use.node.price, use.chosen
+        self.gpus = len(use.devices)
+        self.idle = self.whole = self.taken = self.opened = 0
+        self._picked = -1
+        if use.devices:
+            self._read_devices(asked.gpu, use, holds, foreign)
+
+    def _read_devices(
+        self,
+        asked: GpuAsk | None,
+        use: NodeUse,
+        holds: tuple[DeviceHold, ...],
+        foreign: Mapping[str, int],
+    ) -> None:
+        idles = []
+        for id, device in use.devices.items():
+            strangers = foreign.get(id, 0)
+            idles.append(device.idle(strangers))
+            self.whole += device.whole(strangers)
+        self._idles = idles
+        self.idle = sum(idles)
+        if asked is None:
+            return
+        if asked.exclusive:
+            self.taken, self.opened = asked.devices * UNIT, asked.devices
+            return
+        self.opened = sum(
+            use.devices[hold.device].whole(foreign.get(hold.device, 0)) for hold in holds
+        )
+        largest = max(device.gpu.memory_bytes for device in use.devices.values())
+        self.taken = asked.devices * share_taken(asked, largest)
+        if asked.devices == 1:
+            picked = use.devices[holds[0].device]
+            self._picked = picked.idle(foreign.get(holds[0].device, 0))
+
+    def free(self, name: str) -> Number:
+        return self._use.total.get(name, 0) - self._use.held.get(name, 0)
+
+    def total(self, name: str) -> Number:
+        return self._use.total.get(name, 0) or 1
+
+    def gpu_total(self) -> Number:
+        return self.gpus * UNIT or 1
+
+    def served(self) -> tuple[Number, Number]:
+        if not self.gpus:
+            return 0.0, 0.0
+        learned, amounts = self.mix.learned, self.asked.amounts
+        usable = sum([learned.usable(idle) for idle in self._idles])
+        picked = self._picked
+        if picked < 0:
+            left = max(0, usable - self.taken)
+        else:
+            rest = max(0, picked - self.taken)
+            left = usable - learned.usable(picked) + learned.usable(rest)
+        cpu, memory = self.free("cpu"), self.free("memory")
+        return (
+            learned.served(usable, cpu, memory, min),
+            learned.served(left, cpu - amounts["cpu"], memory - amounts["memory"], min),
+        )
+
+    def model_price(self) -> Number:
+        gpus = self._use.node.gpus
+        return self.mix.learned.prices.get(gpus[0].model.lower(), 0.0) if gpus else 0.0
+
+    def least(self, one: Number, other: Number) -> Number:
+        return min(one, other)
+
+    def floor(self, number: Number) -> Number:
+        return floor(number)
+
+    def level(self, count: Number) -> Number:
+        return self.mix.learned.level(count)

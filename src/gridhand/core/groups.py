@@ -1,0 +1,198 @@
+"""Gangs: places for several requests at once, all of them or none.
+
+Each is placed with the ones before it taken. Where that leaves one of them without a place, the
+largest go first; where that fails too, other places are tried for a while. For pieces that are
+all alike, the usual gang, the first attempt decides: their order cannot matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gridhand.core.collocation import merged, pick_together
+from gridhand.core.errors import InvalidRequest
+from gridhand.core.gpus import GpuAsk
+from gridhand.core.ledger import Placement, Terms
+from gridhand.core.placement import Snapshot, permits, place, ranked
+from gridhand.core.refusals import Refusal
+from gridhand.core.requests import Layout, Request
+from gridhand.core.resources import UNIT, Resources
+from gridhand.core.strategies import OwnStrategy
+
+MOST_TRIES = 300
+_NOBODY = Terms("")
+
+
+def place_group(
+    asks: Sequence[Request],
+    snapshot: Snapshot,
+    strategy: OwnStrategy | None,
+    *,
+    now: int,
+    layout: Layout = Layout.ANY,
+) -> list[Placement] | Refusal:
+    """Places for all of `asks`, in their order, or why one of them has none.
+
+    The ledger is as before when this returns: granting them is another step.
+    """
+    search = _Search(asks, snapshot, strategy, now, layout)
+    order = list(range(len(asks)))
+    if layout is Layout.TOGETHER:
+        found, refusal = search.together()
+    else:
+        found, refusal = search.greedily(asks, order)
+        if found is None and search.could_lie_otherwise():
+            largest = _largest_first(asks, snapshot)
+            found = search.greedily(asks, largest)[0] or search.thoroughly(largest)
+    if found is None:
+        assert refusal is not None
+        return refusal
+    return [found[index] for index in order]
+
+
+_Found = dict[int, Placement]
+
+
+class _Search:
+    """Tries places on the ledger itself, and takes them back."""
+
+    def __init__(
+        self,
+        asks: Sequence[Request],
+        snapshot: Snapshot,
+        strategy: OwnStrategy | None,
+        now: int,
+        layout: Layout,
+    ) -> None:
+        self.asks, self.snapshot, self.strategy = asks, snapshot, strategy
+        self.now, self.layout = now, layout
+        self.tries = MOST_TRIES
+
+    def could_lie_otherwise(self) -> bool:
+        """Whether another order may help: not if all are alike, or one fits nowhere even alone."""
+        nodes = self.snapshot.ledger.nodes
+        return any(one != self.asks[0] for one in self.asks) and all(
+            (one.node is None or one.node in nodes)
+            and isinstance(place(one, self.snapshot, self.strategy), Placement)
+            for one in self.asks
+        )
+
+    def greedily(
+        self, asks: Sequence[Request], order: Sequence[int]
+    ) -> tuple[_Found | None, Refusal | None]:
+        """The best place for one after another."""
+        ledger, found = self.snapshot.ledger, _Found()
+        mark = ledger.mark()
+        try:
+            for index in order:
+                placed = place(self._narrowed(asks[index], found), self.snapshot, self.strategy)
+                if isinstance(placed, Refusal):
+                    return None, placed.settled()
+                self._take(index, placed, found)
+        finally:
+            ledger.rollback(mark)
+        return found, None
+
+    def thoroughly(self, order: Sequence[int]) -> _Found | None:
+        """Any places that will do: other nodes are tried for the earlier ones, best first."""
+        found = _Found()
+        mark = self.snapshot.ledger.mark()
+        try:
+            return found if self._deeper(order, found) else None
+        finally:
+            self.snapshot.ledger.rollback(mark)
+
+    def _deeper(self, order: Sequence[int], found: _Found) -> bool:
+        if not order:
+            return True
+        index = order[0]
+        narrowed = self._narrowed(self.asks[index], found)
+        mark = self.snapshot.ledger.mark()
+        for choice in narrowed.choices():
+            for name in ranked(choice, self.snapshot, self.strategy):
+                self.tries -= 1
+                if self.tries < 0:
+                    return False
+                placed = place(replace(choice, node=name), self.snapshot)
+                assert isinstance(placed, Placement)
+                self._take(index, placed, found)
+                if self._deeper(order[1:], found):
+                    return True
+                self.snapshot.ledger.rollback(mark)
+                del found[index]
+        return False
+
+    def together(self) -> tuple[_Found | None, Refusal | None]:
+        """All on one node: what they need adds up, and its devices must do for each."""
+        total = _together(self.asks)
+        order = _largest_first(self.asks, self.snapshot)
+        for name in ranked(total, self.snapshot, self.strategy):
+            found, _ = self.greedily([one.pinned(name) for one in self.asks], order)
+            found = found or self._packed(name)
+            if found is not None:
+                return found, None
+        return None, Refusal(total, self.snapshot).settled()
+
+    def _packed(self, name: str) -> _Found | None:
+        """All on that node, with their devices picked together. The plain amounts fit there."""
+        use, foreign = self.snapshot.ledger.nodes[name], self.snapshot.foreign
+        asks = [one.gpu for one in self.asks if one.gpu is not None]
+        permitted = all(permits(one, use) and not one.alternatives for one in self.asks)
+        picked = pick_together(asks, use.devices.values(), foreign) if permitted and asks else None
+        if picked is None:
+            return None
+        holds = iter(picked)
+        return {
+            index: Placement(one, name, next(holds) if one.gpu is not None else (), one)
+            for index, one in enumerate(self.asks)
+        }
+
+    def _narrowed(self, asked: Request, found: _Found) -> Request:
+        if self.layout is not Layout.APART or not found:
+            return asked
+        return asked.avoiding(placed.node for placed in found.values())
+
+    def _take(self, index: int, placed: Placement, found: _Found) -> None:
+        whole = self.asks[index]
+        self.snapshot.ledger.grant([placed], _NOBODY, now=self.now)
+        free = replace(placed.asked, node=whole.node, exclude=whole.exclude)
+        found[index] = placed._replace(asked=free, whole=whole)
+
+
+def _together(asks: Sequence[Request]) -> Request:
+    """One request for the least that all of them need, and where they may go."""
+    amounts = Resources()
+    for one in asks:
+        choices = [choice.amounts for choice in one.choices()]
+        names = {name for choice in choices for name in choice}
+        amounts += Resources({name: min(choice[name] for choice in choices) for name in names})
+    pins = sorted({one.node for one in asks if one.node is not None})
+    if len(pins) > 1:
+        raise InvalidRequest("node", pins[1], f"{pins[0]}, as the others that belong together")
+    return replace(
+        asks[0],
+        amounts=amounts,
+        gpu=_devices_of_all(asks),
+        node=pins[0] if pins else None,
+        exclude=frozenset(name for one in asks for name in one.exclude),
+        alternatives=(),
+    )
+
+
+def _devices_of_all(asks: Sequence[Request]) -> GpuAsk | None:
+    """The devices that are needed in any case: of all, where they are whole and of one kind."""
+    return merged([one.gpu for one in asks if one.gpu is not None and not one.alternatives])
+
+
+def _largest_first(asks: Sequence[Request], snapshot: Snapshot) -> list[int]:
+    return sorted(range(len(asks)), key=lambda index: (-_size(asks[index], snapshot), index))
+
+
+def _size(asked: Request, snapshot: Snapshot) -> float:
+    """How much of the largest node it takes, of whatever it takes most."""
+    gpu = asked.gpu
+    devices = gpu.devices * (gpu.share or UNIT) / UNIT if gpu is not None else 0.0
+    largest = snapshot.largest()
+    parts = [amount / largest.get(name, amount) for name, amount in asked.amounts.pairs]
+    return max([devices, *parts])

@@ -1,0 +1,165 @@
+"""Refusals: why no node has room for a request, in words.
+
+Nothing here is worked out on the way to a decision, only when somebody asks or is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
+from gridhand.core.lacks import Lack, lacks, reasons_of
+from gridhand.core.ledger import Ledger
+from gridhand.core.requests import Request
+from gridhand.core.resources import KNOWN, nearest_name
+from gridhand.core.survey import survey
+
+__all__ = ["Lack", "Refusal", "lacks"]
+
+if TYPE_CHECKING:
+    from gridhand.core.placement import Snapshot
+
+
+class Refusal:
+    """No permitted node has room now. A normal answer, not an error: it may have room later.
+
+    The reasons are worked out when they are asked for, from the ledger as it is then. `settled`
+    works them out and lets go of the ledger, for those who look later or elsewhere.
+    """
+
+    def __init__(self, asked: Request, snapshot: Snapshot) -> None:
+        self.asked = asked
+        self._snapshot: Snapshot | None = snapshot
+        self._known: _Known | None = None
+
+    def settled(self) -> Refusal:
+        if self._known is None and self._snapshot is not None:
+            self._known = _found_out(self.asked, self._snapshot)
+            self._snapshot = None
+        return self
+
+    def reasons(self) -> dict[str, list[str]]:
+        """For every permitted node, all that speaks against it, in the seed's order.
+
+        In a large cluster only the first nodes are told; `unnamed` counts the others.
+        """
+        return self._told()[0]
+
+    @property
+    def unnamed(self) -> int:
+        return self._told()[1]
+
+    @property
+    def ever(self) -> bool:
+        """Whether some permitted node could hold it if nothing else were there."""
+        if self._known is not None:
+            return self._known.ever
+        return could_ever(self.asked, self._seen())
+
+    def _told(self) -> tuple[dict[str, list[str]], int]:
+        if self._known is not None:
+            return self._known.reasons, self._known.unnamed
+        return _told(self.asked, self._seen())
+
+    def _seen(self) -> Snapshot:
+        assert self._snapshot is not None
+        return self._snapshot
+
+    def sentence(self) -> str:
+        reasons, unnamed = self._told()
+        wanted = f"no room for {self.asked.resources}"
+        if not reasons:
+            return (
+                f"{wanted}: {'no node is permitted' if self._any_nodes else 'there are no nodes'}"
+            )
+        shown = [f"{name}: {found[0]}" for name, found in list(reasons.items())[:_SHOWN]]
+        more = unnamed + max(0, len(reasons) - _SHOWN)
+        return f"{wanted}: {'; '.join(shown)}{f'; and {more} more nodes' if more else ''}"
+
+    @property
+    def _any_nodes(self) -> bool:
+        known = self._known
+        return known.any_nodes if known is not None else bool(self._seen().ledger.names)
+
+    def hint(self) -> str:
+        """What to do next; with the smallest change of an amount that would fit now, if any."""
+        if not self._any_nodes:
+            return "Register a node first."
+        less = self._known.less if self._known is not None else _less(self.asked, self._seen())
+        if not self.ever:
+            ask = f"ask for {less}" if less else "ask for less"
+            return f"Waiting will not help: {ask}, permit other nodes, or register a larger one."
+        ask = f"Ask for {less}" if less else "Ask for less"
+        return f"{ask}, permit other nodes, or try again when one has room or is up again."
+
+    def error(self) -> GridError:
+        """The refusal as an error, its reasons as of now."""
+        known = self.settled()._known
+        assert known is not None
+        if known.unknown is not None:
+            return known.unknown
+        return NoRoom(self) if known.ever else NeverFits(self)
+
+
+class _Known(NamedTuple):
+    """What a settled refusal remembers."""
+
+    reasons: dict[str, list[str]]
+    unnamed: int
+    any_nodes: bool
+    ever: bool
+    less: str  # the smallest change of an amount that would fit, or nothing
+    unknown: UnknownResource | None
+
+
+def _found_out(asked: Request, snapshot: Snapshot) -> _Known:
+    return _Known(
+        *_told(asked, snapshot),
+        bool(snapshot.ledger.names),
+        could_ever(asked, snapshot),
+        _less(asked, snapshot),
+        unknown_resource(asked, snapshot.ledger),
+    )
+
+
+def _told(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int]:
+    rows = survey(asked, snapshot).permitted()
+    reasons = {
+        snapshot.ledger.names[row]: reasons_of(asked, snapshot, snapshot.use(row))
+        or [_NOT_TOGETHER]
+        for row in rows[:_TOLD]
+    }
+    return reasons, max(0, len(rows) - _TOLD)
+
+
+def could_ever(asked: Request, snapshot: Snapshot) -> bool:
+    """Whether a permitted node would hold one of the choices if all were empty and well."""
+    return any(survey(choice, snapshot).could_hold() for choice in asked.choices())
+
+
+def _less(asked: Request, snapshot: Snapshot) -> str:
+    """The smallest change of one amount that fits now, where that is cheap to know."""
+    from gridhand.core.changes import least_change  # which places, and placing refuses
+
+    if asked.alternatives or asked.quality is not None:  # amounts as scaled, not as written
+        return ""
+    return least_change(asked, snapshot, survey(asked, snapshot))
+
+
+# Of a gang that is to be on one node, whose pieces get in each other's way there.
+_NOT_TOGETHER = "there is room for some of it, but not for all of it together"
+_TOLD = 100
+_SHOWN = 5
+
+
+def unknown_resource(asked: Request, ledger: Ledger) -> UnknownResource | None:
+    """The error for a name that no node has, with the name that was probably meant."""
+    names = {name for choice in asked.choices() for name in choice.amounts if name not in KNOWN}
+    names -= {name for use in ledger.nodes.values() for name in use.total} if names else set()
+    if not names or not ledger.names:
+        return None
+    there = {name for use in ledger.nodes.values() for name in use.total}
+    if any(use.devices for use in ledger.nodes.values()):
+        there |= {"gpu", "gpu_memory"}
+    name = min(names)
+    return UnknownResource(name, nearest_name(name, {*KNOWN, *there}), sorted(there))

@@ -1,0 +1,35 @@
+"""Which rows of the columns have changed, as an array: to index others with."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class RowLog:
+    """The rows that have changed, in order, for those who keep something of each."""
+
+    def __init__(self, kept: int = 30_000) -> None:
+        self._rows = np.zeros(2 * kept, np.int64)
+        self._kept, self._first, self._count = kept, 0, 0
+
+    @property
+    def end(self) -> int:
+        return self._first + self._count
+
+    def add(self, row: int) -> None:
+        if self._count == len(self._rows):
+            self._rows[: self._kept] = self._rows[self._kept :]
+            self._first, self._count = self._first + self._kept, self._kept
+        self._rows[self._count] = row
+        self._count += 1
+
+    def forget(self) -> None:
+        """Rows are others now: whoever asks since when has to start anew."""
+        self._first, self._count = self.end + 1, 0
+
+    def since(self, number: int) -> Ints | None:
+        """The rows after that number, some of them repeatedly; None if they are forgotten."""
+        return None if number < self._first else self._rows[number - self._first : self._count]

@@ -1,0 +1,140 @@
+"""Gangs: places for several requests at once, all of them or none, apart or together."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridhand import InvalidRequest, Node, Request
+from gridhand.core.groups import place_group
+from gridhand.core.ledger import Ledger, Terms
+from gridhand.core.placement import Snapshot
+from gridhand.core.refusals import Refusal
+from gridhand.core.requests import Layout
+from gridhand.core.strategies import STRATEGIES
+from gridhand.core.views import dump
+
+ME = Terms("me")
+
+
+def cluster(*nodes, **named):
+    ledger = Ledger()
+    for node in (*nodes, *(Node.of(name, has) for name, has in named.items())):
+        ledger.register(node)
+    ledger.settle()
+    return Snapshot(ledger)
+
+
+def group(seen, *asks, layout="any", strategy="best_fit"):
+    """The nodes of a gang, or None; and the ledger is as before."""
+    before = dump(seen.ledger, {}, now=0)
+    requests = [Request.of(one) if isinstance(one, str) else Request.of(**one) for one in asks]
+    found = place_group(requests, seen, STRATEGIES[strategy], now=0, layout=Layout(layout))
+    assert dump(seen.ledger, {}, now=0) == before
+    if isinstance(found, Refusal):
+        return None
+    made = seen.ledger.grant(found, ME, now=0)  # checks each again
+    assert [one.node for one in made] == [one.node for one in found]
+    seen.ledger.rollback(0)
+    return [one.node for one in found]
+
+
+#    what it shows                     nodes                       asks                                     layout       nodes
+CASES = {
+    "pieces go to several nodes":    ({"a": "cpu=2", "b": "cpu=2"}, ["cpu=2", "cpu=2"],                    "any",      ["a", "b"]),
+    "all or none":                   ({"a": "cpu=2", "b": "cpu=1"}, ["cpu=2", "cpu=2"],                    "any",      None),
+    "the order given is no trap":    ({"a": "cpu=4", "b": "cpu=2"}, ["cpu=1", "cpu=1", "cpu=4"],           "any",      ["b", "b", "a"]),
+    "a first choice is taken back":  ({"a": "cpu=4 x=1", "b": "cpu=5"}, ["cpu=3", "cpu=2 x=1", "cpu=2"],   "any",      ["b", "a", "a"]),
+    "apart: one for each node":      ({"a": "cpu=8", "b": "cpu=8"}, ["cpu=1", "cpu=1"],                    "apart",    ["a", "b"]),
+    "apart: not enough nodes":       ({"a": "cpu=8", "b": "cpu=8"}, ["cpu=1"] * 3,                         "apart",    None),
+    "apart: the best is left to it": ({"a": "cpu=8", "b": "cpu=1"}, ["cpu=1", "cpu=8"],                    "apart",    ["b", "a"]),
+    "together: costs add up":        ({"a": "cpu=3", "b": "cpu=4"}, ["cpu=2", "cpu=2"],                    "together", ["b", "b"]),
+    "together: nowhere":             ({"a": "cpu=3", "b": "cpu=3"}, ["cpu=2", "cpu=2"],                    "together", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "asks", "layout", "went"), CASES.values(), ids=CASES)
+def test_a_gang(nodes, asks, layout, went):
+    assert group(cluster(**nodes), *asks, layout=layout) == went
+
+
+def test_a_gang_on_devices_is_all_or_none():
+    seen = cluster(Node.of("a", gpu=2), Node.of("b", gpu=2))
+    assert group(seen, *[{"gpu": 1}] * 4) == ["a", "a", "b", "b"]
+    assert group(seen, *[{"gpu": 1}] * 5) is None
+    assert group(seen, {"gpu": 0.5}, {"gpu": 2}, {"gpu": 1}) is not None
+
+
+def test_together_picks_devices_for_all_at_once():
+    seen = cluster(Node.of("a", gpu=2))
+    shares = [0.4, 0.3, 0.4, 0.3, 0.3, 0.3]
+    assert group(seen, *({"gpu": share} for share in shares), layout="together") == ["a"] * 6
+    assert group(seen, *[{"gpu": 0.6}] * 3, layout="together") is None
+
+
+def test_together_minds_strangers_on_the_devices():
+    seen = cluster(Node.of("a", gpus=[{"memory": "10GB"}] * 2))
+    seen.set_foreign("a", {"a/0": 6 * 10**9})
+    assert group(seen, {"gpu_memory": "4GB"}, {"gpu_memory": "10GB"}, layout="together")
+    assert group(seen, {"gpu_memory": "5GB"}, {"gpu_memory": "6GB"}, layout="together") is None
+
+
+def test_together_uses_alternatives_where_the_first_wish_does_not_fit():
+    seen = cluster(Node.of("a", cpu=4), Node.of("b", cpu=2, gpu=1))
+    asks = [{"cpu": 2, "gpu": 1, "fallback": "cpu"}, {"cpu": 2}]
+    assert group(seen, *asks, layout="together") == ["a", "a"]
+
+
+def test_pieces_pinned_to_different_nodes_cannot_be_together():
+    seen = cluster(a="cpu=4", b="cpu=4")
+    with pytest.raises(InvalidRequest, match="node"):
+        group(seen, {"cpu": 1, "node": "a"}, {"cpu": 1, "node": "b"}, layout="together")
+    assert group(seen, {"cpu": 1, "node": "b"}, {"cpu": 1}, layout="together") == ["b", "b"]
+    assert group(seen, {"cpu": 1}, {"cpu": 1, "exclude": "a"}, layout="together") == ["b", "b"]
+
+
+def test_a_search_that_leads_nowhere_ends():
+    # Twelve pieces, no two alike, that miss by a hair: to try all their places would take ages.
+    seen = cluster(**{f"n{index}": "cpu=10" for index in range(6)})
+    asks = [f"cpu={5 + index / 10_000}" for index in range(1, 13)]
+    assert group(seen, *asks) is None
+
+
+AMOUNTS = st.integers(1, 6)
+
+
+def brute_force(nodes, asks, layout):
+    """Whether any way to lay the pieces on the nodes fits."""
+    for places in product(nodes, repeat=len(asks)):
+        if layout == "apart" and len(set(places)) < len(places):
+            continue
+        if layout == "together" and len(set(places)) > 1:
+            continue
+        held = {name: [0, 0] for name in nodes}
+        for name, (cpu, fpga) in zip(places, asks, strict=True):
+            held[name][0] += cpu
+            held[name][1] += fpga
+        if all(held[name][0] <= has[0] and held[name][1] <= has[1] for name, has in nodes.items()):
+            return True
+    return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=3),
+    st.lists(st.tuples(AMOUNTS, st.integers(0, 2)), min_size=1, max_size=4),
+    st.sampled_from(["any", "apart", "together"]),
+    st.sampled_from(sorted(STRATEGIES)),
+)
+def test_a_gang_is_refused_only_where_no_way_to_lay_it_fits(has, asks, layout, strategy):
+    nodes = {f"n{index}": one for index, one in enumerate(has)}
+    seen = cluster(*(Node.of(name, cpu=cpu, fpga=fpga) for name, (cpu, fpga) in nodes.items()))
+    wanted = [{"cpu": cpu, "fpga": fpga} if fpga else {"cpu": cpu} for cpu, fpga in asks]
+    went = group(seen, *wanted, layout=layout, strategy=strategy)
+    assert (went is not None) == brute_force(nodes, asks, layout)
+    if went is not None:
+        assert layout != "apart" or len(set(went)) == len(went)
+        assert layout != "together" or len(set(went)) == 1
