@@ -29,6 +29,7 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = {
     "check": Entry("gridhand.cli.store:check", "Prove that nothing is promised twice or lost."),
     "migrate-store": Entry("gridhand.cli.store:migrate_store", "Move the state to another store."),
+    "simulate": Entry("gridhand.cli.simulate:simulate", "Replay tasks, and compare strategies."),
 }
 
 

@@ -1,0 +1,204 @@
+"""Nodes and tasks, read from files of our own or from those of the openb traces.
+
+A file of openb is known by its columns. In our own the fields are what `Node.of` and `Request.of`
+take, and `count` stands for that many alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gridhand.core.errors import InvalidInput, InvalidRequest, UnknownNode, UnknownResource
+from gridhand.core.gpus import MOST_DEVICES
+from gridhand.core.nodes import Node
+from gridhand.core.requests import Request
+from gridhand.core.resources import KNOWN, UNIT, Resources, amount_text, nearest_name
+from gridhand.simulate.files import (
+    BadFile,
+    Entry,
+    at,
+    copies,
+    given,
+    pairs,
+    read_entries,
+    whole,
+)
+
+_OF_OPENB = frozenset(
+    {"sn", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "creation_time"}
+)
+_OF_TASKS = frozenset({"num_gpu", "gpu_milli", "gpu_spec", "duration", "fallback", "quality"})
+_OF_NODES = frozenset({"sn", "gpus", "price", "address"})
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([smhd]?)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something that arrives and asks. Without a duration, one is drawn where it matters.
+
+    Tasks that ask for the same have the same `asked`, so that what is known of it is kept once.
+    """
+
+    name: str
+    asked: Request
+    duration_s: float | None = None
+    where: str = ""
+
+
+def read_nodes(path: Path) -> list[Node]:
+    """The nodes of a file, in the order of their names."""
+    nodes: dict[str, Node] = {}
+    for number, entry in enumerate(read_entries(path, "nodes"), start=1):
+        _check_kind(entry, _OF_TASKS, "nodes", "--tasks")
+        with at(entry.where):
+            read = _openb_nodes if entry.fields.keys() & _OF_OPENB else _own_nodes
+            for node in read(given(entry.fields), f"node-{number}"):
+                if node.name in nodes:
+                    raise InvalidInput("name", node.name, "each name once")
+                nodes[node.name] = node
+    return [nodes[name] for name in sorted(nodes)]
+
+
+def read_tasks(path: Path, nodes: Sequence[Node]) -> list[Task]:
+    """The tasks of a file, as they stand in it. What they name must be there on the nodes."""
+    tasks: list[Task] = []
+    shapes: dict[str, Request] = {}
+    there = {name for node in nodes for name in node.total}
+    names = {node.name for node in nodes}
+    for number, entry in enumerate(read_entries(path, "tasks"), start=1):
+        _check_kind(entry, _OF_NODES, "tasks", "--nodes")
+        with at(entry.where):
+            read = _openb_task if entry.fields.keys() & _OF_OPENB else _own_task
+            fields = given(entry.fields)
+            called = copies(fields, f"task-{number}")
+            duration, wishes = read(fields)
+            key = repr(sorted(wishes.items()))
+            if key not in shapes:
+                shapes[key] = _request(wishes, there, names)
+            tasks += [Task(name, shapes[key], duration, entry.where) for name in called]
+    if not tasks:
+        raise BadFile(path.name, "it has no tasks", "Give a count above 0.")
+    return tasks
+
+
+def _check_kind(entry: Entry, foreign: frozenset[str], kind: str, option: str) -> None:
+    """The two files are easily swapped, and the wrong one would be read as something odd."""
+    found = sorted(entry.fields.keys() & foreign)
+    if found:
+        raise BadFile(
+            entry.where,
+            f"{found[0]} is not a field of {kind}",
+            f"Was this file meant for {option}?",
+        )
+
+
+def _request(wishes: dict[str, Any], there: set[str], names: set[str]) -> Request:
+    asked = Request.of(**wishes)
+    known = {*there, *KNOWN}
+    for resource in {name for choice in asked.choices() for name in choice.amounts} - known:
+        raise UnknownResource(resource, nearest_name(resource, known), sorted(there))
+    if asked.node is not None and asked.node not in names:
+        raise UnknownNode(asked.node, nearest_name(asked.node, names, cutoff=0.5))
+    return asked
+
+
+# ---- openb
+
+
+def _openb_nodes(fields: dict[str, Any], fallback: str) -> list[Node]:
+    name = str(fields.get("sn") or fields.get("name") or fallback)
+    device = {"model": fields.get("model", "")}
+    gpus = [device] * whole(fields, "gpu", most=MOST_DEVICES)
+    return [Node.of(name, _openb_amounts(fields), gpus=gpus)]
+
+
+def _openb_amounts(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "cpu": f"{whole(fields, 'cpu_milli')}m",
+        "memory": f"{whole(fields, 'memory_mib')}MiB",
+    }
+
+
+def _openb_task(fields: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
+    wishes = _openb_amounts(fields)
+    share = whole(fields, "gpu_milli", default=1000 if "num_gpu" in fields else 0, most=1000)
+    count = whole(fields, "num_gpu", default=1 if share else 0, most=MOST_DEVICES)
+    if count > 1 and share != 1000:
+        raise InvalidRequest("gpu_milli", share, "1000 where num_gpu is above 1")
+    if count and not share:
+        raise InvalidRequest("gpu_milli", share, "1 to 1000 where num_gpu is above 0")
+    if count:
+        wishes["gpu"] = count if share == 1000 else f"{share}m"
+        if "gpu_spec" in fields:
+            wishes["gpu_model"] = fields["gpu_spec"]
+    began, ended = (whole(fields, name) for name in ("creation_time", "deletion_time"))
+    known = "creation_time" in fields and ended > began
+    return (float(ended - began) if known else None), wishes
+
+
+# ---- our own
+
+
+def _own_nodes(fields: dict[str, Any], fallback: str) -> list[Node]:
+    names = copies(fields, fallback)
+    rest = {name: fields.pop(name) for name in ("price", "address") if name in fields}
+    labels = pairs(fields.pop("labels", {}), "labels")
+    gpus = fields.pop("gpus", None)
+    kind = {
+        name: fields.pop(f"gpu_{name}")
+        for name in ("model", "capability")
+        if f"gpu_{name}" in fields
+    }
+    has = Resources.of(fields)
+    if kind:
+        if gpus is not None:
+            raise InvalidRequest("gpu_model", kind.get("model"), "the model of each device in gpus")
+        gpus = [{**kind, "memory": f"{has['gpu_memory']}B"}] * _devices(has)
+        has = has.without("gpu", "gpu_memory")
+    gpus = _spelled_out(gpus) if isinstance(gpus, list) else gpus
+    return [Node.of(name, has, gpus=gpus, labels=labels, **rest) for name in names]
+
+
+def _devices(has: Resources) -> int:
+    count, rest = divmod(has["gpu"], UNIT)
+    if not 1 <= count <= MOST_DEVICES or rest:
+        written = amount_text("gpu", has["gpu"])
+        raise InvalidInput("gpu", written, f"a whole number from 1 to {MOST_DEVICES} with its kind")
+    return count
+
+
+def _spelled_out(gpus: list[Any]) -> list[Any]:
+    """Devices one by one, where `count` stands for that many alike."""
+    devices: list[Any] = []
+    for one in gpus:
+        if isinstance(one, dict) and "count" in one:
+            alike = {name: value for name, value in one.items() if name != "count"}
+            devices += [alike] * whole(one, "count", most=MOST_DEVICES)
+        else:
+            devices.append(one)
+    return devices
+
+
+def _own_task(fields: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
+    duration = _seconds(fields.pop("duration")) if "duration" in fields else None
+    for name in ("prefer", "exclude"):
+        if isinstance(fields.get(name), str):
+            fields[name] = fields[name].replace("|", " ").replace(",", " ").split()
+    if "labels" in fields:
+        fields["labels"] = pairs(fields["labels"], "labels")
+    return duration, fields
+
+
+def _seconds(value: object) -> float:
+    """A duration: a number of seconds, or text such as `90s`, `15m`, `2h` or `1.5d`."""
+    text = str(value) if type(value) in (str, int, float) else ""
+    found = _DURATION.fullmatch(text)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise InvalidInput("duration", value, "seconds above 0, or text such as 15m, 2h or 1.5d")
+    return seconds
