@@ -385,7 +385,7 @@ class KeeperMachine(RuleBasedStateMachine):
     def fits(self, ask, name):
         ask = {**ask, "node": name, "exclude": [], "prefer": ()}
         if name in self.model.nodes:
-            answer = self.embedded.call(self.embedded.fits(request_of(ask)))
+            answer = self.embedded.call(self.embedded.fits("ann", request_of(ask)))
             self.model.expire()
             assert answer == (self.model.refusal(ask) is None)
 
