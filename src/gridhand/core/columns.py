@@ -131,10 +131,11 @@ class Columns:
         if names is None or touched.shape - self._shape > _FEW_NEW_NODES:
             self._build()
             return
+        unique = dict.fromkeys(names)
         if touched.shape != self._shape:
-            self._reshape(dict.fromkeys(names))
+            self._reshape(unique)
         nodes, row_of, changed = self._ledger.nodes, self.row_of, self.changed
-        for name in dict.fromkeys(names):
+        for name in unique:
             row = row_of.get(name)
             if row is not None:
                 self._read(row, nodes[name])

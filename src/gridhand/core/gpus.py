@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from gridhand.core.errors import InvalidInput, InvalidRequest
 from gridhand.core.names import check_label
@@ -133,8 +133,7 @@ def _health(value: object) -> GpuHealth:
         raise InvalidInput("gpu health", value, "ok, sick or lost") from None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHold:
+class DeviceHold(NamedTuple):
     """What one allocation holds of one device."""
 
     device: str

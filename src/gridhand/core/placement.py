@@ -8,9 +8,9 @@ nodes that have changed since; a class that was not seen before costs one pass o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gridhand.core.facts import Facts, NodeFacts, Number
 from gridhand.core.ledger import Ledger, Placement
@@ -29,11 +29,13 @@ from gridhand.core.usage import NodeUse
 
 if TYPE_CHECKING:
     from gridhand.core.columns import Columns
+    from gridhand.core.rowfacts import RowFacts
 
 SMALL_CLUSTER = 32  # nodes; up to so many a loop is faster than arrays
 _FEW_ROWS = 2  # to score one by one, with devices and without
 _FEW_PLAIN_ROWS = 6
 _KEPT_SCORES = 16_000_000  # over all classes
+_ALL = slice(None)
 
 
 class _Kept:
@@ -65,6 +67,7 @@ class Snapshot:
         self.local = local
         self.mix = mix or Mix()
         self._columns: Columns | None = None
+        self._row_facts: Callable[[Request, Columns, Any, Mix], RowFacts]
         self._kept: dict[tuple[object, ...], _Kept] = {}
         self._shape = -1
         self._has_gpus = False
@@ -152,27 +155,31 @@ class Snapshot:
     def columns(self) -> Columns:
         """The arrays, up to date."""
         if self._columns is None:
-            from gridhand.core.columns import Columns  # numpy: not for small clusters
+            # Only here: numpy takes its time to load, and small clusters do without it.
+            from gridhand.core.columns import Columns
+            from gridhand.core.rowfacts import RowFacts
 
-            self._columns = Columns(self.ledger, self.foreign)
+            self._columns, self._row_facts = Columns(self.ledger, self.foreign), RowFacts
         self._columns.sync()
         return self._columns
 
     def scores(self, asked: Request, strategy: Strategy) -> Scores:
         """A score for every node that `asked` fits, pins and excluded nodes aside."""
-        self._reshape()
-        key = (strategy, asked.amounts, asked.gpu, tuple(asked.labels.items()))
+        ledger, version = self.ledger, self.mix.version
+        if self._shape != ledger.touched.shape:
+            self._reshape()
+        labels = tuple(asked.labels.items()) if asked.labels else ()
+        key = (strategy, asked.amounts, asked.gpu, labels)
         kept = self._kept.get(key)
-        small = len(self.ledger.names) <= SMALL_CLUSTER
-        end = self.ledger.touched.end if small else self.columns().changed.end
+        columns = self.columns() if len(ledger.names) > SMALL_CLUSTER else None
+        end = ledger.touched.end if columns is None else columns.changed.end
         if kept is None:
-            kept = self._keep(key, _Kept(self._score_all(asked, strategy)))
-        elif kept.seen != end or kept.version != self.mix.version:
-            catch_up = self._nodes_catch_up if small else self._rows_catch_up
-            outdated = kept.version != self.mix.version and strategy is fragmentation
-            if outdated or not catch_up(kept, asked, strategy):
-                kept.scores = self._score_all(asked, strategy)
-        kept.seen, kept.version = end, self.mix.version
+            kept = self._keep(key, _Kept(self._score_all(asked, strategy, columns)))
+        elif kept.seen != end or kept.version != version:
+            outdated = kept.version != version and strategy is fragmentation
+            if outdated or not self._catch_up(kept, asked, strategy, columns):
+                kept.scores = self._score_all(asked, strategy, columns)
+        kept.seen, kept.version = end, version
         return kept.scores
 
     def _keep(self, key: tuple[object, ...], kept: _Kept) -> _Kept:
@@ -182,29 +189,25 @@ class Snapshot:
         self._kept[key] = kept
         return kept
 
-    def _nodes_catch_up(self, kept: _Kept, asked: Request, strategy: Strategy) -> bool:
-        """Score what has changed, one by one. False if that is not known, or too much."""
-        names = self.ledger.touched.since(kept.seen)
-        if names is None:
-            return False
-        for name in dict.fromkeys(names):
-            use = self.ledger.nodes[name]
-            kept.scores[self._row_of[name]] = self._score_one(asked, strategy, use)
-        return True
-
-    def _rows_catch_up(self, kept: _Kept, asked: Request, strategy: Strategy) -> bool:
-        """Score what has changed, all at once. False if that is not known, or too much."""
-        rows = self.columns().changed.since(kept.seen)
+    def _catch_up(
+        self, kept: _Kept, asked: Request, strategy: Strategy, columns: Columns | None
+    ) -> bool:
+        """Score the nodes that have changed. False if these are not known, or too many."""
+        if columns is None:
+            names = self.ledger.touched.since(kept.seen)
+            for name in dict.fromkeys(names or ()):
+                use = self.ledger.nodes[name]
+                kept.scores[self._row_of[name]] = self._score_one(asked, strategy, use)
+            return names is not None
+        rows = columns.changed.since(kept.seen)
         if rows is None or len(rows) > 2 * len(kept.scores):
             return False
         if len(rows) <= (_FEW_ROWS if asked.gpu is not None else _FEW_PLAIN_ROWS):
             for row in set(rows.tolist()):
                 kept.scores[row] = self._score_one(asked, strategy, self.use(row))
-            return True
-        from gridhand.core.rowfacts import RowFacts
-
-        facts = RowFacts(asked, self.columns(), rows, self.mix)
-        kept.scores[rows] = facts.scored(strategy.score(facts))
+        else:
+            facts = self._row_facts(asked, columns, rows, self.mix)
+            kept.scores[rows] = facts.scored(strategy.score(facts))
         return True
 
     def _score_one(self, asked: Request, strategy: Strategy, use: NodeUse) -> float:
@@ -213,16 +216,11 @@ class Snapshot:
             return NOWHERE
         return float(strategy.score(NodeFacts(asked, use, devices, self.foreign, self.mix)))
 
-    def _score_all(self, asked: Request, strategy: Strategy) -> Scores:
-        if len(self.ledger.names) <= SMALL_CLUSTER:
-            return [
-                self._score_one(asked, strategy, self.ledger.nodes[name])
-                for name in self.ledger.names
-            ]
-        from gridhand.core.columns import ALL
-        from gridhand.core.rowfacts import RowFacts
-
-        facts = RowFacts(asked, self.columns(), ALL, self.mix)
+    def _score_all(self, asked: Request, strategy: Strategy, columns: Columns | None) -> Scores:
+        if columns is None:
+            nodes = self.ledger.nodes
+            return [self._score_one(asked, strategy, nodes[name]) for name in self.ledger.names]
+        facts = self._row_facts(asked, columns, _ALL, self.mix)
         return facts.scored(strategy.score(facts))
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gridhand.core.columns import (
-    ALL,
     CHOSEN,
     CPU,
     CPU_TOTAL,
@@ -46,7 +45,7 @@ class RowFacts:
         self.asked, self.mix = asked, mix
         self._columns, self._at = columns, rows
         table = columns.table
-        self._table = table if rows is ALL else table.take(rows, axis=1)  # type: ignore[arg-type]
+        self._table = table if isinstance(rows, slice) else table.take(rows, axis=1)
         self.price, self.chosen = self._table[PRICE], self._table[CHOSEN]
         self.gpus, self.idle, self.whole = self._table[GPUS], self._table[IDLE], self._table[WHOLE]
         self._devices = _Devices(asked.gpu, self, columns, rows) if asked.gpu is not None else None

@@ -14,10 +14,7 @@ class RowLog:
     def __init__(self, kept: int = 30_000) -> None:
         self._rows = np.zeros(2 * kept, np.int64)
         self._kept, self._first, self._count = kept, 0, 0
-
-    @property
-    def end(self) -> int:
-        return self._first + self._count
+        self.end = 0  # the number that the next row will have
 
     def add(self, row: int) -> None:
         if self._count == len(self._rows):
@@ -25,10 +22,12 @@ class RowLog:
             self._first, self._count = self._first + self._kept, self._kept
         self._rows[self._count] = row
         self._count += 1
+        self.end += 1
 
     def forget(self) -> None:
         """Rows are others now: whoever asks since when has to start anew."""
         self._first, self._count = self.end + 1, 0
+        self.end += 1
 
     def since(self, number: int) -> Ints | None:
         """The rows after that number, some of them repeatedly; None if they are forgotten."""

@@ -14,19 +14,17 @@ class Touched:
     a reader that far behind has to read everything anew, and is told None.
     """
 
-    __slots__ = ("_first", "_names", "shape")
+    __slots__ = ("_first", "_names", "end", "shape")
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._first = 0  # the number of the first name that is still known
+        self.end = 0  # the number that the next name will have
         self.shape = 0  # counts the nodes that came, went, or have something else than before
-
-    @property
-    def end(self) -> int:
-        return self._first + len(self._names)
 
     def add(self, name: str) -> None:
         self._names.append(name)
+        self.end += 1
         if len(self._names) >= 2 * _KEPT:
             del self._names[:_KEPT]
             self._first += _KEPT
