@@ -88,6 +88,14 @@ def test_together_uses_alternatives_where_the_first_wish_does_not_fit():
     assert group(seen, *asks, layout="together") == ["a", "a"]
 
 
+def test_the_first_of_a_gang_do_not_take_the_quality_from_the_last():
+    seen = cluster(a="cpu=4")
+    assert group(seen, *[{"cpu": 1, "quality": "auto"}] * 3) == ["a"] * 3
+    seen = cluster(**{f"n{index}": "cpu=4" for index in range(10)})
+    assert len(group(seen, *[{"cpu": 1, "quality": "auto"}] * 80)) == 80
+    assert group(seen, *[{"cpu": 1, "quality": "auto"}] * 81) is None
+
+
 def test_pieces_pinned_to_different_nodes_cannot_be_together():
     seen = cluster(a="cpu=4", b="cpu=4")
     with pytest.raises(InvalidRequest, match="node"):

@@ -152,7 +152,7 @@ def test_the_built_in_strategies_have_names():
 def test_an_unknown_strategy_is_an_error_that_lists_them(name):
     with pytest.raises(GridError, match="strategy") as caught:
         strategy_named(name)
-    assert ", ".join(sorted(STRATEGIES)) in caught.value.hint
+    assert ", ".join(sorted({"default", *STRATEGIES})) in caught.value.hint
 
 
 # ---- constraints

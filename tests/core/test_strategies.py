@@ -377,6 +377,12 @@ def test_an_unknown_name_lists_those_from_elsewhere_too(offered):
     assert "default" in caught.value.hint
 
 
+def test_a_misspelt_name_is_told_the_nearest():
+    with pytest.raises(GridError) as caught:
+        strategy_named("bestfit")
+    assert "Give best_fit, if that was meant" in caught.value.hint
+
+
 def test_a_release_is_seen_by_every_strategy():
     for name in STRATEGIES:
         seen = cluster(a="cpu=1")

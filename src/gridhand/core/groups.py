@@ -1,8 +1,9 @@
 """Gangs: places for several requests at once, all of them or none.
 
 Each is placed with the ones before it taken. Where that leaves one of them without a place, the
-largest go first; where that fails too, other places are tried for a while. For pieces that are
-all alike, the usual gang, the first attempt decides: their order cannot matter.
+largest go first; where that fails too, other places are tried for a while, and at last the most
+modest alternative of each. For pieces that are all alike and have no alternatives, the usual gang,
+the first attempt decides: their order cannot matter.
 """
 
 from __future__ import annotations
@@ -44,7 +45,12 @@ def place_group(
         found, refusal = search.greedily(asks, order)
         if found is None and search.could_lie_otherwise():
             largest = _largest_first(asks, snapshot)
-            found = search.greedily(asks, largest)[0] or search.thoroughly(largest)
+            modest = [list(one.choices())[-1] for one in asks]
+            found = (
+                search.greedily(asks, largest)[0]
+                or search.thoroughly(largest)
+                or search.greedily(modest, largest)[0]
+            )
     if found is None:
         assert refusal is not None
         return refusal
@@ -70,9 +76,9 @@ class _Search:
         self.tries = MOST_TRIES
 
     def could_lie_otherwise(self) -> bool:
-        """Whether another order may help: not if all are alike, or one fits nowhere even alone."""
+        """Whether another try may help: not if all are alike, or one fits nowhere even alone."""
         nodes = self.snapshot.ledger.nodes
-        return any(one != self.asks[0] for one in self.asks) and all(
+        return any(one != self.asks[0] or one.alternatives for one in self.asks) and all(
             (one.node is None or one.node in nodes)
             and isinstance(place(one, self.snapshot, self.strategy), Placement)
             for one in self.asks

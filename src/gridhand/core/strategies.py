@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gridhand.core.errors import InvalidInput
 from gridhand.core.facts import Facts, Number
-from gridhand.core.resources import UNIT
+from gridhand.core.resources import UNIT, nearest_name
 
 if TYPE_CHECKING:
     from gridhand.core.placement import Snapshot
@@ -225,18 +225,19 @@ def strategy_named(given: str | Callable[..., Sequence[float]]) -> OwnStrategy |
     if callable(given):
         return given
     if not isinstance(given, str):
-        raise InvalidInput("strategy", given, _allowed())
+        raise InvalidInput("strategy", given, f"{_allowed()}, or a function")
     if given == DEFAULT:
         return None
     found = STRATEGIES.get(given) or _from_elsewhere(given)
     if found is None:
-        raise InvalidInput("strategy", given, _allowed())
+        raise InvalidInput("strategy", given, _allowed(given))
     return found
 
 
-def _allowed() -> str:
-    names = sorted({*STRATEGIES, *_entry_points()})
-    return f"{DEFAULT}, one of {', '.join(names)}, or a function"
+def _allowed(given: str = "") -> str:
+    names = sorted({DEFAULT, *STRATEGIES, *_entry_points()})
+    meant = nearest_name(given, names)
+    return f"{f'{meant}, if that was meant, or ' if meant else ''}any of {', '.join(names)}"
 
 
 @cache
