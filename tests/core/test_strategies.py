@@ -88,6 +88,18 @@ def test_what_was_undone_was_not_chosen():
     assert take(seen, "first_available", cpu=1) == "a"
 
 
+def test_a_node_with_the_name_of_an_allocation_is_not_taken_for_one():
+    seen = cluster(a="cpu=4")
+    ledger = seen.ledger
+    ledger.settle()
+    assert take(seen, "first_available", cpu=1) == "a"
+    ledger.settle()
+    mark = ledger.mark()
+    ledger.register(Node.of("a1-1", cpu=1))
+    ledger.rollback(mark)
+    assert ledger.last_chosen == "a"
+
+
 # ---- balanced
 
 

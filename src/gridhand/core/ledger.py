@@ -276,11 +276,16 @@ class Ledger:
         while len(self.changes) > mark:
             _, subject, before, after, _ = self.changes.pop()
             self._apply(after, before)
-            if self._chosen and self._chosen[-1][0] == subject and before is None:
-                _, node, chosen = self._chosen.pop()
-                self.nodes[node].chosen = self._chosen_at[node] = chosen
+            if before is None and type(after) is Allocation:
+                self._unchoose(subject)
             if type(before) is Allocation and before.live:
                 self.nodes[before.node].judge()
+
+    def _unchoose(self, id: str) -> None:
+        """A grant is undone, and with it that its node was chosen for it, if it was."""
+        if self._chosen and self._chosen[-1][0] == id:
+            _, node, chosen = self._chosen.pop()
+            self.nodes[node].chosen = self._chosen_at[node] = chosen
 
     def load(self, nodes: Iterable[Node], allocations: Iterable[Allocation]) -> None:
         """Take over rows that were written before. They are facts: nothing is checked again."""
