@@ -4,10 +4,12 @@
     ├── InvalidInput            what was given cannot be read; nothing was changed
     │   ├── InvalidAmount
     │   ├── InvalidName
-    │   └── InvalidRequest
+    │   ├── InvalidRequest
+    │   └── InvalidDependency   a job to run after one that is not there
     ├── UnknownResource         no node has a resource of that name
     ├── UnknownNode
     ├── UnknownAllocation
+    ├── UnknownJob
     ├── NoRoom                  not now; carries the Refusal that says why
     │   └── NeverFits           not ever, on the nodes there are
     ├── NotAssigned             functions that fit on no node, with the reasons
@@ -21,6 +23,7 @@
     ├── MoveRefused             an allocation cannot go from its state to that one
     │   ├── ReservationExpired
     │   └── LeaseExpired
+    ├── JobRefused              a job cannot go from its state to that one
     ├── OperationReused         the same op id came with another body
     ├── GridClosed              used after close, or in a forked child
     └── StoreError
@@ -113,6 +116,18 @@ class InvalidRequest(InvalidInput):
     code = "invalid_request"
 
 
+class InvalidDependency(InvalidInput):
+    """Raised at submission: a job can only run after one that was submitted before it."""
+
+    code = "invalid_dependency"
+
+    def __init__(self, job: str, wanted: str) -> None:
+        super().__init__("after", wanted, "the ids of jobs that were submitted before")
+        self.args = (f"job {job} is to run after {shown(wanted)}, and there is no such job",)
+        self.job = job
+        self.wanted = wanted
+
+
 class UnknownResource(GridError):
     """Raised at once: waiting for a resource that no node has would be for ever."""
 
@@ -151,6 +166,19 @@ class UnknownAllocation(GridError):
         super().__init__(
             f"there is no allocation {shown(id)}",
             hint="Give the id that allocate or reserve answered.",
+        )
+        self.id = id
+
+
+class UnknownJob(GridError):
+    """No job has that id, or it is so old that it has been forgotten."""
+
+    code = "unknown_job"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there is no job {shown(id)}",
+            hint="Give the id that was told at submission; `grid jobs` lists them.",
         )
         self.id = id
 
@@ -330,6 +358,19 @@ class LeaseExpired(MoveRefused):
 
     def _next(self) -> str:
         return "Allocate again, and renew before the ttl is over."
+
+
+class JobRefused(GridError):
+    """A job cannot make this move from the state it is in."""
+
+    code = "job_refused"
+
+    def __init__(self, move: str, id: str, because: str) -> None:
+        super().__init__(
+            f"cannot {move} job {id}: {because}",
+            hint="Look at its state, and submit it anew if it has ended.",
+        )
+        self.id = id
 
 
 class OperationReused(GridError):

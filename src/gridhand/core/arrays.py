@@ -1,0 +1,49 @@
+"""Arrays: many jobs from one submission, as in `1-10%4` or `1,3,5-9:2`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gridhand.core.errors import InvalidInput
+
+MOST_TASKS = 1_000_000
+MOST_INDEX = 10**9
+_PART = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?", re.ASCII)
+_ALLOWED = "indices such as 1-10, 1,3,5-9:2 or 1-100%4 (at most 4 at once)"
+
+
+class ArraySpec(NamedTuple):
+    """The indices, each once and in order, and how many may run at once; None for all."""
+
+    indices: tuple[int, ...]
+    at_once: int | None = None
+
+
+def read_array(value: object) -> ArraySpec:
+    """The indices of an array, as Slurm writes them.
+
+    >>> read_array("1,3,5-9:2%2")
+    ArraySpec(indices=(1, 3, 5, 7, 9), at_once=2)
+    """
+    text = value.replace(" ", "") if isinstance(value, str) and len(value) <= 100_000 else ""
+    listed, percent, limit = text.partition("%")
+    if percent and (not re.fullmatch(r"[0-9]{1,9}", limit, re.ASCII) or int(limit) < 1):
+        raise InvalidInput("array", value, "a whole number of at least 1 after the %")
+    ranges = [_range(part, value) for part in listed.split(",")]
+    if sum(map(len, ranges)) > MOST_TASKS:
+        raise InvalidInput("array", value, f"at most {MOST_TASKS} indices")
+    indices = sorted({index for one in ranges for index in one})
+    return ArraySpec(tuple(indices), int(limit) if percent else None)
+
+
+def _range(part: str, value: object) -> range:
+    found = _PART.fullmatch(part)
+    if found is None:
+        raise InvalidInput("array", value, _ALLOWED)
+    first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+    if not first <= last <= MOST_INDEX:
+        raise InvalidInput("array", value, f"ranges from low to high, up to {MOST_INDEX}")
+    if step < 1:
+        raise InvalidInput("array", value, "steps of at least 1")
+    return range(first, last + 1, step)
