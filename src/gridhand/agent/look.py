@@ -1,0 +1,155 @@
+"""One look at one GPU: what it is, whether it works, and words for what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from gridhand.agent import driver as codes
+from gridhand.agent.driver import Driver, DriverError, Handle
+from gridhand.agent.problems import Problem
+from gridhand.core.errors import InvalidName
+from gridhand.core.gpus import Gpu, GpuHealth
+from gridhand.core.names import check_label
+from gridhand.core.resources import MOST
+
+_LONGEST_MODEL = 100
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+_LOOK = "Look for Xid errors in `dmesg`; reset the device with `nvidia-smi --gpu-reset`, or reboot."
+_ANY = "See what `nvidia-smi` says. Install the driver again, and reboot, if it says the same."
+_HINTS: Mapping[int, str] = {
+    codes.NO_PERMISSION: "Let this user read and write /dev/nvidiactl and /dev/nvidia*.",
+    codes.DRIVER_NOT_LOADED: "Load it with `modprobe nvidia`, or remove its packages if this"
+    " machine has no GPU.",
+    codes.LIBRARY_NOT_FOUND: "Install the driver's library again; a container needs the"
+    " capability `utility`.",
+    codes.FUNCTION_NOT_FOUND: "Update the driver: it is older than the calls we need.",
+    codes.GPU_IS_LOST: _LOOK,
+    codes.GPU_NOT_FOUND: _LOOK,
+    codes.RESET_REQUIRED: _LOOK,
+    codes.BLOCKED_BY_SYSTEM: "Give the container or service access to the GPU devices.",
+    codes.VERSION_MISMATCH: "The driver was updated under the running kernel: reboot, or load its"
+    " modules again.",
+}
+
+
+def look(
+    driver: Driver,
+    node: str,
+    index: int,
+    known: Mapping[str, Gpu],
+    found: Mapping[str, Gpu],
+    problems: list[Problem],
+) -> tuple[Gpu, Handle | None]:
+    """The device with this number, and how to ask it more, unless it cannot be opened.
+
+    What does not answer keeps what is `known` of it from before. Its id is not one of `found`.
+    """
+    before = [gpu for gpu in known.values() if gpu.index == index and gpu.id not in found]
+    before.sort(key=lambda gpu: gpu.health is GpuHealth.LOST)
+    gpu = before[0] if before else Gpu(f"{node}/{index}", index)
+    return _Look(driver, gpu, found, problems).result()
+
+
+class _Look:
+    """One look at one device: the first thing that fails makes it sick, and is told."""
+
+    def __init__(
+        self, driver: Driver, gpu: Gpu, found: Mapping[str, Gpu], problems: list[Problem]
+    ) -> None:
+        self._driver = driver
+        self._gpu = gpu
+        self._found = found
+        self._problems = problems
+        self._health = GpuHealth.OK
+
+    def result(self) -> tuple[Gpu, Handle | None]:
+        driver, gpu = self._driver, self._gpu
+        try:
+            handle = driver.device(gpu.index)
+        except DriverError as error:
+            self._fail("be opened", error)
+            return replace(gpu, health=self._health), None
+        self._identify(handle)  # first, so that what is told of it from here on names it
+        gpu = replace(self._gpu, model=self._model(handle, gpu.model))
+        capability = self._ask("tell its capability", driver.capability, handle, gpu.capability)
+        memory = self._ask("tell its memory", driver.memory_bytes, handle, None)
+        if memory is None and self._health is GpuHealth.OK:
+            self._say(f"GPU {gpu.id} does not tell its memory", "Ask for it whole or by share.")
+        self._check(handle)
+        return replace(
+            gpu,
+            capability=capability,
+            memory_bytes=gpu.memory_bytes if memory is None else min(memory, MOST),
+            health=self._health,
+        ), handle
+
+    def _identify(self, handle: Handle) -> None:
+        """Take its UUID for its id, as long as that can be one and no other device has it."""
+        id, index = self._gpu.id, self._gpu.index
+        uuid = self._ask("tell its UUID", self._driver.uuid, handle, "")
+        try:
+            id = check_label(uuid, "gpu id") if uuid else id
+        except InvalidName:
+            self._say(f"GPU {id} has the UUID {uuid[:60]!r}, which cannot be its id", _LOOK)
+        taken = id in self._found
+        self._gpu = replace(self._gpu, id=f"{id}:{index}" if taken else id)
+        if taken:
+            self._health = GpuHealth.SICK
+            self._say(f"GPU {index} has the UUID {id}, as another one has", _LOOK)
+
+    def _model(self, handle: Handle, otherwise: str) -> str:
+        told = self._ask("tell its model", self._driver.model, handle, otherwise)
+        printable = "".join(c if " " <= c <= "~" and c != "|" else "?" for c in told)
+        return printable.strip()[:_LONGEST_MODEL]
+
+    def _check(self, handle: Handle) -> None:
+        driver, id = self._driver, self._gpu.id
+        if self._ask("tell its MIG mode", driver.is_partitioned, handle, False):
+            self._health = GpuHealth.SICK
+            hint = "Turn that off with `nvidia-smi --multi-instance-gpu 0` to use it as a whole."
+            self._say(f"GPU {id} is cut into MIG instances, which are not used", hint)
+        pending, failed = self._ask("tell its memory rows", driver.remapped, handle, (False, False))
+        if failed:
+            self._health = GpuHealth.SICK
+            self._say(f"GPU {id} has bad memory that it could not replace", "Have it exchanged.")
+        elif pending:
+            self._say(f"GPU {id} has bad memory to be replaced at its next reset", _LOOK)
+
+    def _ask(
+        self, what: str, call: Callable[[Handle], _T], handle: Handle, otherwise: _U
+    ) -> _T | _U:
+        try:
+            return call(handle)
+        except DriverError as error:
+            if not error.missing:
+                self._fail(what, error)
+            return otherwise
+
+    def _fail(self, what: str, error: DriverError) -> None:
+        """Mark and tell. A lost device fails every call: that is told once."""
+        if self._health is GpuHealth.LOST:
+            return
+        self._health = GpuHealth.LOST if error.lost else GpuHealth.SICK
+        self._problems.append(failed(self._gpu.id, what, error))
+
+    def _say(self, what: str, hint: str) -> None:
+        self._problems.append(Problem(what, hint, self._gpu.id))
+
+
+def failed(id: str, what: str, error: DriverError) -> Problem:
+    return Problem(f"GPU {id} cannot {what}: {error}", _HINTS.get(error.code, _LOOK), id)
+
+
+def broken(error: DriverError) -> Problem:
+    return Problem(
+        f"the NVIDIA driver is there but does not work, so no GPU is offered: {error}",
+        _HINTS.get(error.code, _ANY),
+    )
+
+
+def vanished(id: str) -> Problem:
+    return Problem(f"GPU {id} has vanished", _LOOK, id)
