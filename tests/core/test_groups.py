@@ -96,6 +96,38 @@ def test_the_first_of_a_gang_do_not_take_the_quality_from_the_last():
     assert group(seen, *[{"cpu": 1, "quality": "auto"}] * 81) is None
 
 
+def test_a_piece_with_one_place_gets_it_though_it_comes_last():
+    for count in (20, 40):
+        seen = cluster(**{f"n{index:02}": "cpu=4" for index in range(count)})
+        asks = [{"cpu": 3}] * 10 + [{"cpu": 2, "node": "n00"}]
+        assert group(seen, *asks)[-1] == "n00"
+    seen = cluster(**{f"n{index:02}": "cpu=4" for index in range(12)})
+    asks = [{"cpu": 3}] * 11 + [{"cpu": 1, "node": "n00"}]
+    assert sorted(group(seen, *asks, layout="apart")) == seen.ledger.names
+
+
+def test_a_piece_that_wants_a_kind_of_device_gets_it_though_it_comes_last():
+    seen = cluster(Node.of("a", cpu=4, gpus=[{"model": "A"}, {"model": "B"}]))
+    assert group(seen, {"gpu": 1}, {"gpu": 1, "gpu_model": "A"}) == ["a", "a"]
+
+
+def test_together_the_first_do_not_take_the_quality_from_the_last():
+    seen = cluster(a="cpu=4")
+    assert group(seen, *[{"cpu": 2, "quality": "auto"}] * 2, layout="together") == ["a", "a"]
+
+
+def test_a_gang_that_cannot_be_together_is_refused_without_packing_every_node(monkeypatch):
+    packed = []
+    monkeypatch.setattr(
+        "gridhand.core.groups.pick_together", lambda *given: packed.append(given) or None
+    )
+    seen = cluster(*(Node.of(f"n{index:03}", gpu=8) for index in range(100)))
+    assert group(seen, *[{"gpu": 0.5}] * 17, layout="together") is None
+    assert packed == []
+    assert group(seen, *[{"gpu": 0.6}] * 13, layout="together") is None
+    assert 0 < len(packed) <= 10
+
+
 def test_pieces_pinned_to_different_nodes_cannot_be_together():
     seen = cluster(a="cpu=4", b="cpu=4")
     with pytest.raises(InvalidRequest, match="node"):

@@ -249,6 +249,29 @@ def test_scores_are_kept_for_so_many_classes_and_no_more(monkeypatch):
     assert place(Request.of(cpu=0.01), snapshot).node == "n0001"
 
 
+def test_few_nodes_keep_no_endless_number_of_classes(monkeypatch):
+    monkeypatch.setattr(placement, "_KEPT_CLASSES", 20)
+    _, snapshot = large(2)
+    for parts in range(1, 60):
+        place(Request.of(cpu=parts / 100), snapshot)
+        assert len(snapshot._kept) <= 20
+
+
+@pytest.mark.parametrize("others", [3, 40])
+def test_a_node_that_was_closed_when_the_mix_changed_is_scored_right_when_open(others):
+    ledger = Ledger()
+    ledger.register(Node.of("c1", cpu=4))
+    ledger.register(Node.of("c2", cpu=8))
+    for index in range(others):
+        ledger.register(Node.of(f"g{index}", cpu=4, gpu=1))
+    snapshot = Snapshot(ledger)
+    [held] = ledger.grant([place(Request.of(cpu=8, node="c2"), snapshot)], Terms("me"), now=0)
+    ledger.register(Node.of("c2", cpu=6))
+    place(Request.of(cpu=1, gpu=1), snapshot)
+    ledger.move(held.id, Move.RELEASE, now=0)
+    assert place(Request.of(cpu=1), snapshot).node == "c1"
+
+
 def test_columns_for_resources_and_labels_are_made_when_asked_for(monkeypatch):
     monkeypatch.setattr("gridhand.core.columns.MOST_COLUMNS", 3)
     ledger, snapshot = large(40, cpu=4, a=1, b=1, c=1, d=1, e=1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import pickle
+import subprocess
+import sys
 
 import pytest
 
-from gridhand import AsyncGrid, Grid, InvalidRequest, NoRoom
+from gridhand import AsyncGrid, Grid, HolderBusy, InvalidRequest, NoRoom, Request
 
 
 @pytest.fixture
@@ -85,6 +88,55 @@ def test_another_owners_holder_is_not_mine(grid):
     grid.for_owner("eve").allocate(cpu=1, holder="db", node="b")
     with pytest.raises(InvalidRequest):
         grid.allocate(cpu=1, together_with="db")
+
+
+def test_waiting_may_help_who_is_to_be_apart_from_what_is_there():
+    with Grid.in_memory(owner="me") as grid:
+        grid.register_node("a", cpu=8)
+        web = grid.allocate(cpu=1, holder="web")
+        with pytest.raises(NoRoom) as caught:
+            grid.allocate(cpu=1, apart_from="web")
+        assert caught.value.code == "no_room"
+        explained = grid.explain(cpu=1, apart_from="web")
+        assert explained.ever
+        assert [change.field for change in explained.changes if change.field == "exclude"] == []
+        web.release()
+        assert grid.allocate(cpu=1, apart_from="web").node == "a"
+
+
+def test_a_holder_that_asks_for_another_layout_is_told_that_it_is_busy(grid):
+    grid.allocate_group(["cpu=1"] * 2, holder="w", apart=True)
+    with pytest.raises(HolderBusy):
+        grid.allocate_group(["cpu=1"] * 2, holder="w", together=True)
+
+
+def test_what_strangers_use_is_known_of_a_device_until_it_comes_anew(grid):
+    gpus = [{"id": "U1", "memory": "10GB"}, {"id": "U2", "memory": "10GB"}]
+    grid.register_node("g", cpu=4, gpus=gpus)
+    grid.report_foreign("g", {"U1": "9GB"})
+    assert not grid.fits("g", gpu=2)
+    grid.register_node("g", cpu=8, gpus=gpus)
+    assert not grid.fits("g", gpu=2)
+    grid.register_node("g", cpu=8, gpus=gpus[1:])
+    grid.register_node("g", cpu=8, gpus=gpus)
+    assert grid.fits("g", gpu=2)
+    grid.report_foreign("g", {"U1": "9GB"})
+    grid.unregister("g")
+    grid.register_node("g", cpu=8, gpus=gpus)
+    assert grid.fits("g", gpu=2)
+
+
+def test_a_request_that_was_sent_elsewhere_is_found_among_its_like():
+    asked = Request.of(cpu=1, gpu=0.5, gpu_model="A100")
+    script = (
+        "import pickle, sys; r = pickle.load(sys.stdin.buffer); "
+        "from gridhand import Request; "
+        "print(r.gpu in {Request.of(cpu=1, gpu=0.5, gpu_model='A100').gpu})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(asked), capture_output=True, check=True
+    )
+    assert done.stdout == b"True\n"
 
 
 def test_a_group_apart_and_a_group_together(grid):

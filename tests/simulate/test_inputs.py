@@ -174,3 +174,21 @@ def test_bad_tasks(write, nodes, text, said):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InvalidInput, match="No such file"):
         read_nodes(tmp_path / "none.csv")
+
+
+def test_a_few_lines_of_yaml_cannot_grow_without_end(tmp_path):
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"b{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    (tmp_path / "tasks.yaml").write_text(
+        "\n".join([*lines, "tasks:", "  - {name: t, cpu: 1, prefer: *a8}"])
+    )
+    (tmp_path / "nodes.yaml").write_text("nodes:\n  - {name: n, cpu: 1}\n")
+    with pytest.raises(InvalidInput):
+        read_tasks(tmp_path / "tasks.yaml", read_nodes(tmp_path / "nodes.yaml"))
+
+
+def test_there_are_only_so_many_nodes(tmp_path, monkeypatch):
+    monkeypatch.setattr("gridhand.simulate.inputs.MOST_NODES", 10)
+    (tmp_path / "nodes.yaml").write_text("nodes:\n  - {name: n, cpu: 1, count: 11}\n")
+    with pytest.raises(InvalidInput, match="count"):
+        read_nodes(tmp_path / "nodes.yaml")

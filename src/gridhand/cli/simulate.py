@@ -32,6 +32,12 @@ def read_seeds(ctx: click.Context, param: click.Parameter, value: str) -> list[i
     return list(seeds)
 
 
+def read_load(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if value != value:  # only nan does not equal itself, and no range keeps it out
+        raise click.BadParameter("nan is not a load")
+    return value
+
+
 @click.command()
 @click.option("--nodes", required=True, type=_FILE, help="The nodes: CSV, YAML or openb.")
 @click.option("--tasks", required=True, type=_FILE, help="The tasks: CSV, YAML or openb.")
@@ -45,6 +51,7 @@ def read_seeds(ctx: click.Context, param: click.Parameter, value: str) -> list[i
 @click.option(
     "--load",
     type=click.FloatRange(0, 100, min_open=True),
+    callback=read_load,
     default=1.3,
     show_default=True,
     help="How much is asked for in all, 1 being all there is.",

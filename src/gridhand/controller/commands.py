@@ -17,7 +17,7 @@ from gridhand.core.ledger import Ledger, Placement, Terms
 from gridhand.core.nodes import Health, Node
 from gridhand.core.placement import Snapshot, place
 from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Layout, Request
+from gridhand.core.requests import Request
 from gridhand.core.strategies import OwnStrategy
 from gridhand.core.views import allocation_row, node_row
 from gridhand.store.base import Store
@@ -90,7 +90,6 @@ class Allocate(HoldingCommand):
 
     requests: tuple[Request, ...] = ()
     terms: Terms = _NO_TERMS
-    layout: Layout = Layout.ANY
     fresh: bool = False  # whether the reply was made for this call, and is not an older one
 
     def decide(self, desk: Desk) -> list[Allocation]:
@@ -108,7 +107,7 @@ class Allocate(HoldingCommand):
         if len(asked) == 1:
             placed = place(asked[0], snapshot, desk.strategy)
         else:
-            placed = place_group(asked, snapshot, desk.strategy, now=desk.now, layout=self.layout)
+            placed = place_group(asked, snapshot, desk.strategy, now=desk.now, layout=terms.layout)
         if isinstance(placed, Refusal):
             raise placed.error()
         grants = [placed] if isinstance(placed, Placement) else placed
@@ -118,8 +117,7 @@ class Allocate(HoldingCommand):
         return ledger.grant(grants, terms, now=desk.now)
 
     def body(self) -> str:
-        layout = "" if self.layout is Layout.ANY else f" {self.layout}"
-        return f"allocate {[one.key() for one in self.requests]} {self.terms}{layout}"
+        return f"allocate {[one.key() for one in self.requests]} {self.terms}"
 
 
 def near(asked: Request, owner: str, ledger: Ledger) -> Request:
@@ -180,7 +178,21 @@ class Register(NodeCommand):
     nodes: tuple[Node, ...] = ()
 
     def decide(self, desk: Desk) -> list[Node]:
-        return [desk.ledger.register(node) for node in self.nodes]
+        return [self._register(node, desk) for node in self.nodes]
+
+    def _register(self, node: Node, desk: Desk) -> Node:
+        """Add a node, without what was measured on its devices when they were here before.
+
+        That is forgotten now and not when they went: had their going failed to be written, they
+        would be here still, and in use.
+        """
+        known = desk.ledger.nodes.get(node.name)
+        before = set(known.devices) if known is not None else set()
+        registered = desk.ledger.register(node)
+        for gpu in node.gpus:
+            if gpu.id not in before:
+                desk.snapshot.foreign.pop(gpu.id, None)
+        return registered
 
     def body(self) -> str:
         return f"register {json.dumps([node_row(node) for node in self.nodes], sort_keys=True)}"
@@ -223,10 +235,7 @@ class Unregister(NodeCommand):
     force: bool = False
 
     def decide(self, desk: Desk) -> list[Node]:
-        devices = list(desk.ledger.node(self.name).devices)
         desk.ledger.unregister(self.name, now=desk.now, force=self.force)
-        for id in devices:  # measured on a node that is gone
-            desk.snapshot.foreign.pop(id, None)
         return []
 
     def body(self) -> str:

@@ -36,7 +36,7 @@ from gridhand.core.ledger import Terms
 from gridhand.core.nodes import Health, Node
 from gridhand.core.placement import place
 from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Layout, Request
+from gridhand.core.requests import Request
 from gridhand.core.strategies import strategy_named
 from gridhand.core.views import NodeStatus, Status, cluster_status, dump, node_status
 from gridhand.store.base import Event, Store
@@ -117,14 +117,9 @@ class Embedded:
     # ---- what can be asked
 
     def allocate(
-        self,
-        owner: str,
-        op_id: str | None,
-        requests: tuple[Request, ...],
-        terms: Terms,
-        layout: Layout = Layout.ANY,
+        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
     ) -> Call[list[Allocation]]:
-        return Allocate(owner, op_id, requests, terms, layout)
+        return Allocate(owner, op_id, requests, terms)
 
     def move(
         self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None

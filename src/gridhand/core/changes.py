@@ -183,7 +183,7 @@ def _freer(asked: Request, trial: _Trial) -> Iterator[_Idea]:
         text = f"do not ask for the label {key}={value}"
         wished = replace(asked, labels=labels)
         yield _Idea(f"labels.{key}", value, "any", _CONSTRAINT, text, wished)
-    if asked.exclude:
+    if asked.exclude and not asked.apart_from:
         placed = trial.place(replace(asked, exclude=frozenset()))
         if placed is not None:
             kept_off = asked.exclude - {placed.node}

@@ -32,6 +32,9 @@ def pick_together(
             use.add(DeviceHold(use.gpu.id, 0, strangers))
     if sum(ask.devices * ask.share for ask in asks) > sum(use.free_share() for use in uses):
         return None
+    by_memory = sum(ask.devices * (ask.memory_bytes or 0) for ask in asks)
+    if by_memory > sum(use.free_memory(0) for use in uses):
+        return None
     hardest = sorted(range(len(asks)), key=lambda number: _ease(asks[number], uses))
     slots = [number for number in hardest for _ in range(asks[number].devices)]
     picked = _search([asks[number] for number in slots], slots, uses)

@@ -311,6 +311,7 @@ class Columns:
         self.usable = np.array([mix.learned.usable(idle) for idle in range(UNIT + 1)])
         usable = self.usable[self._planes["idle"]].sum(axis=0)
         served = mix.learned.served(usable, self._table[CPU], self._table[MEMORY], np.minimum)
+        served = np.where(self._table[GPUS] > 0, served, 0.0)  # or a closed node's -1 would stay
         self._rows["usable"][:] = usable
         self._rows["served"][:] = served
 

@@ -166,6 +166,11 @@ class GpuAsk:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[GpuAsk], tuple[Any, ...]]:
+        # Made anew, because the hash of a text differs from process to process.
+        fields = (self.devices, self.share, self.memory_bytes, self.model, self.capability)
+        return GpuAsk, fields
+
     @property
     def exclusive(self) -> bool:
         return self.share == UNIT

@@ -1,9 +1,10 @@
 """Gangs: places for several requests at once, all of them or none.
 
-Each is placed with the ones before it taken. Where that leaves one of them without a place, the
-largest go first; where that fails too, other places are tried for a while, and at last the most
-modest alternative of each. For pieces that are all alike and have no alternatives, the usual gang,
-the first attempt decides: their order cannot matter.
+Each is placed with the ones before it taken. Where that leaves one of them without a place, those
+with the fewest places and the largest go first; where that fails too, other places are tried for a
+while, and at last more modest alternatives. For pieces that are all alike and have no alternatives,
+the usual gang, the first attempt decides. To lay a gang is hard in general: one so contrived that
+these tries do not settle it is refused.
 """
 
 from __future__ import annotations
@@ -15,13 +16,24 @@ from gridhand.core.collocation import merged, pick_together
 from gridhand.core.errors import InvalidRequest
 from gridhand.core.gpus import GpuAsk
 from gridhand.core.ledger import Placement, Terms
-from gridhand.core.placement import Snapshot, permits, place, ranked
+from gridhand.core.placement import (
+    SMALL_CLUSTER,
+    Snapshot,
+    count_fitting,
+    permits,
+    place,
+    ranked,
+)
 from gridhand.core.refusals import Refusal
 from gridhand.core.requests import Layout, Request
 from gridhand.core.resources import UNIT, Resources
 from gridhand.core.strategies import OwnStrategy
+from gridhand.core.usage import NodeUse
 
 MOST_TRIES = 300
+MOST_KINDS = 100
+MOST_NODES_TRIED = 500  # of those whose sums would do for a gang that is to be together
+MOST_NODES_PACKED = 10
 _NOBODY = Terms("")
 
 
@@ -44,12 +56,11 @@ def place_group(
     else:
         found, refusal = search.greedily(asks, order)
         if found is None and search.could_lie_otherwise():
-            largest = _largest_first(asks, snapshot)
-            modest = [list(one.choices())[-1] for one in asks]
+            hardest = _hardest_first(asks, snapshot)
             found = (
-                search.greedily(asks, largest)[0]
-                or search.thoroughly(largest)
-                or search.greedily(modest, largest)[0]
+                search.greedily(asks, hardest)[0]
+                or search.thoroughly(hardest)
+                or search.with_less(hardest)
             )
     if found is None:
         assert refusal is not None
@@ -73,7 +84,8 @@ class _Search:
     ) -> None:
         self.asks, self.snapshot, self.strategy = asks, snapshot, strategy
         self.now, self.layout = now, layout
-        self.tries = MOST_TRIES
+        small = len(snapshot.ledger.names) <= SMALL_CLUSTER
+        self.tries = MOST_TRIES if small else MOST_TRIES // 10  # each looks at all nodes
 
     def could_lie_otherwise(self) -> bool:
         """Whether another try may help: not if all are alike, or one fits nowhere even alone."""
@@ -129,16 +141,48 @@ class _Search:
                 del found[index]
         return False
 
+    def with_less(self, order: Sequence[int]) -> _Found | None:
+        """The first wishes of some may leave too little for others: all try their later ones."""
+        for skipped in range(1, 1 + max(len(one.alternatives) for one in self.asks)):
+            found = self.greedily([_from_choice(one, skipped) for one in self.asks], order)[0]
+            if found is not None:
+                return found
+        return None
+
     def together(self) -> tuple[_Found | None, Refusal | None]:
         """All on one node: what they need adds up, and its devices must do for each."""
         total = _together(self.asks)
-        order = _largest_first(self.asks, self.snapshot)
-        for name in ranked(total, self.snapshot, self.strategy):
-            found, _ = self.greedily([one.pinned(name) for one in self.asks], order)
-            found = found or self._packed(name)
+        order = _hardest_first(self.asks, self.snapshot)
+        nodes = self.snapshot.ledger.nodes
+        roomy = [
+            name
+            for name in ranked(total, self.snapshot, self.strategy)
+            if self._has_shares(nodes[name])
+        ]
+        for number, name in enumerate(roomy[:MOST_NODES_TRIED]):
+            found = self._on(name, order, pack=number < MOST_NODES_PACKED)
             if found is not None:
                 return found, None
         return None, Refusal(total, self.snapshot).settled()
+
+    def _has_shares(self, use: NodeUse) -> bool:
+        """Whether the node's devices have as much left, added up, as is asked for in any case."""
+        needed = sum(
+            one.gpu.devices * one.gpu.share
+            for one in self.asks
+            if one.gpu is not None and not one.alternatives
+        )
+        return not needed or needed <= sum(device.free_share() for device in use.devices.values())
+
+    def _on(self, name: str, order: Sequence[int], *, pack: bool) -> _Found | None:
+        """All of them on that node: one after another, with less, or with devices for all."""
+        most = max(len(one.alternatives) for one in self.asks)
+        for skipped in range(most + 1):
+            pinned = [_from_choice(one, skipped).pinned(name) for one in self.asks]
+            found, _ = self.greedily(pinned, order)
+            if found is not None:
+                return found
+        return self._packed(name) if pack else None
 
     def _packed(self, name: str) -> _Found | None:
         """All on that node, with their devices picked together. The plain amounts fit there."""
@@ -191,8 +235,35 @@ def _devices_of_all(asks: Sequence[Request]) -> GpuAsk | None:
     return merged([one.gpu for one in asks if one.gpu is not None and not one.alternatives])
 
 
-def _largest_first(asks: Sequence[Request], snapshot: Snapshot) -> list[int]:
-    return sorted(range(len(asks)), key=lambda index: (-_size(asks[index], snapshot), index))
+def _from_choice(asked: Request, skipped: int) -> Request:
+    """The request without its first so many choices; the last one stays."""
+    choices = list(asked.choices())
+    choices = choices[min(skipped, len(choices) - 1) :]
+    return replace(choices[0], alternatives=tuple(choices[1:]))
+
+
+def _hardest_first(asks: Sequence[Request], snapshot: Snapshot) -> list[int]:
+    """Those with the fewest places first, then those that want a kind of device, the largest."""
+    places: dict[str, int] = {}
+    keys = [one.key() for one in asks]
+    if len(set(keys)) <= MOST_KINDS:
+        for key, one in zip(keys, asks, strict=True):
+            if key not in places:
+                places[key] = sum(count_fitting(choice, snapshot) for choice in one.choices())
+    return sorted(
+        range(len(asks)),
+        key=lambda index: (
+            places.get(keys[index], 0),
+            not _narrow(asks[index]),
+            -_size(asks[index], snapshot),
+            index,
+        ),
+    )
+
+
+def _narrow(asked: Request) -> bool:
+    gpu = asked.gpu
+    return gpu is not None and (gpu.model is not None or gpu.capability is not None)
 
 
 def _size(asked: Request, snapshot: Snapshot) -> float:

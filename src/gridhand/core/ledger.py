@@ -24,7 +24,7 @@ from gridhand.core.errors import (
 )
 from gridhand.core.gpus import DeviceHold, GpuHealth
 from gridhand.core.nodes import Health, Node
-from gridhand.core.requests import Request
+from gridhand.core.requests import Layout, Request
 from gridhand.core.resources import nearest_name
 from gridhand.core.touched import Touched
 from gridhand.core.usage import NodeUse
@@ -50,6 +50,7 @@ class Terms(NamedTuple):
     state: State = State.ACTIVE
     lifetime: Lifetime = Lifetime.UNTIL_RELEASED
     ttl_ms: int | None = None
+    layout: Layout = Layout.ANY  # of a group
 
 
 class Placement(NamedTuple):
@@ -387,7 +388,8 @@ _KINDS = {
 
 def _asked(asked: Request, terms: Terms) -> str:
     kind = "allocate" if terms.state is State.ACTIVE else "reserve"
-    return f"{kind} {terms.ttl_ms} {asked.key()}"
+    layout = "" if terms.layout is Layout.ANY else f" {terms.layout}"
+    return f"{kind} {terms.ttl_ms} {asked.key()}{layout}"
 
 
 def _holders(holder: str, count: int) -> list[str]:

@@ -35,6 +35,7 @@ SMALL_CLUSTER = 32  # nodes; up to so many a loop is faster than arrays
 _FEW_ROWS = 2  # to score one by one, with devices and without
 _FEW_PLAIN_ROWS = 6
 _KEPT_SCORES = 16_000_000  # over all classes
+_KEPT_CLASSES = 10_000
 _ALL = slice(None)
 
 
@@ -183,7 +184,8 @@ class Snapshot:
         return kept.scores
 
     def _keep(self, key: tuple[object, ...], kept: _Kept) -> _Kept:
-        if (len(self._kept) + 1) * len(kept.scores) > _KEPT_SCORES:
+        many = len(self._kept) + 1
+        if many > _KEPT_CLASSES or many * len(kept.scores) > _KEPT_SCORES:
             for old in list(self._kept)[: len(self._kept) // 2 + 1]:
                 del self._kept[old]
         self._kept[key] = kept
@@ -278,6 +280,13 @@ def ranked(asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None) -> 
     wished = [names[row] in asked.prefer for row in rows]
     order = sorted(zip(wished, scores, rows, strict=True), key=lambda one: (not one[0], -one[1]))
     return [names[row] for _, _, row in order]
+
+
+def count_fitting(asked: Request, snapshot: Snapshot) -> int:
+    """How many nodes `asked` fits and may go to, its alternatives aside."""
+    if asked.node is not None:
+        return int(_place_pinned(asked, snapshot) is not None)
+    return len(_fitting(asked, snapshot))
 
 
 def _place_one(

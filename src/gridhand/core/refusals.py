@@ -5,6 +5,7 @@ Nothing here is worked out on the way to a decision, only when somebody asks or 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
@@ -133,8 +134,15 @@ def _told(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int
 
 
 def could_ever(asked: Request, snapshot: Snapshot) -> bool:
-    """Whether a permitted node would hold one of the choices if all were empty and well."""
-    return any(survey(choice, snapshot).could_hold() for choice in asked.choices())
+    """Whether a permitted node would hold one of the choices if all were empty and well.
+
+    What it is to be apart from may go, so the nodes where that is count as permitted.
+    """
+    choices = [
+        replace(choice, exclude=frozenset()) if choice.apart_from else choice
+        for choice in asked.choices()
+    ]
+    return any(survey(choice, snapshot).could_hold() for choice in choices)
 
 
 def _less(asked: Request, snapshot: Snapshot) -> str:

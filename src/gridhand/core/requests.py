@@ -121,10 +121,13 @@ class Request:
         return replace(self, node=check_node_name(node), alternatives=others)
 
     def avoiding(self, nodes: Iterable[str]) -> Request:
-        """The same, on none of these nodes."""
+        """The same, on none of these nodes as long as others are there: it is apart from them."""
         kept_off = self.exclude.union(nodes)
-        others = tuple(replace(one, exclude=kept_off) for one in self.alternatives)
-        return replace(self, exclude=kept_off, alternatives=others)
+        apart = self.apart_from or ("others",)
+        others = tuple(
+            replace(one, exclude=kept_off, apart_from=apart) for one in self.alternatives
+        )
+        return replace(self, exclude=kept_off, alternatives=others, apart_from=apart)
 
     def on_cpu(self) -> Request:
         """The same without devices: what `fallback="cpu"` means."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gridhand.core.explanation import Explanation
     from gridhand.core.ledger import Terms
     from gridhand.core.nodes import Health, Node
-    from gridhand.core.requests import Layout, Request
+    from gridhand.core.requests import Request
     from gridhand.core.views import NodeStatus, Status
     from gridhand.store.base import Event
 
@@ -59,12 +59,7 @@ class Backend(Protocol):
     def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
 
     def allocate(
-        self,
-        owner: str,
-        op_id: str | None,
-        requests: tuple[Request, ...],
-        terms: Terms,
-        layout: Layout = ...,
+        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
     ) -> Call[list[Allocation]]: ...
 
     def move(

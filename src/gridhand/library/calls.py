@@ -115,8 +115,8 @@ class Calls:
             check_label(holder, "holder")
         lease = state is State.ACTIVE and ttl_ms is not None
         lifetime = Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED
-        terms = Terms(self.owner, holder, state, lifetime, ttl_ms)
-        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms, layout)
+        terms = Terms(self.owner, holder, state, lifetime, ttl_ms, layout)
+        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms)
 
     def move(self, allocation: Any, move: Move, ttl: float | None, op_id: str | None) -> Holding:
         id = allocation if isinstance(allocation, str) else getattr(allocation, "id", None)

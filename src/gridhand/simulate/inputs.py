@@ -33,6 +33,8 @@ _OF_OPENB = frozenset(
 )
 _OF_TASKS = frozenset({"num_gpu", "gpu_milli", "gpu_spec", "duration", "fallback", "quality"})
 _OF_NODES = frozenset({"sn", "gpus", "price", "address"})
+MOST_NODES = 100_000
+MOST_VALUES = 100_000  # of one field
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([smhd]?)", re.ASCII)
 
@@ -61,7 +63,21 @@ def read_nodes(path: Path) -> list[Node]:
                 if node.name in nodes:
                     raise InvalidInput("name", node.name, "each name once")
                 nodes[node.name] = node
+                if len(nodes) > MOST_NODES:
+                    raise InvalidInput("count", len(nodes), f"at most {MOST_NODES:,} nodes in all")
     return [nodes[name] for name in sorted(nodes)]
+
+
+def _check_size(name: str, value: object) -> None:
+    """Refuse what a few lines of YAML can blow up to any size by naming itself over and over."""
+    left, seen = [value], 0
+    while left:
+        one = left.pop()
+        seen += 1
+        if isinstance(one, dict | list):
+            left += one.values() if isinstance(one, dict) else one
+        if seen + len(left) > MOST_VALUES:
+            raise InvalidInput(name, "a very large value", f"at most {MOST_VALUES:,} values in it")
 
 
 def read_tasks(path: Path, nodes: Sequence[Node]) -> list[Task]:
@@ -76,6 +92,8 @@ def read_tasks(path: Path, nodes: Sequence[Node]) -> list[Task]:
             read = _openb_task if entry.fields.keys() & _OF_OPENB else _own_task
             fields = given(entry.fields)
             called = copies(fields, f"task-{number}")
+            for name, value in fields.items():
+                _check_size(name, value)
             duration, wishes = read(fields)
             key = repr(sorted(wishes.items()))
             if key not in shapes:
