@@ -153,26 +153,17 @@ class _Search:
         """All on one node: what they need adds up, and its devices must do for each."""
         total = _together(self.asks)
         order = _hardest_first(self.asks, self.snapshot)
-        nodes = self.snapshot.ledger.nodes
+        nodes, needed = self.snapshot.ledger.nodes, _shares_of_all(self.asks)
         roomy = [
             name
             for name in ranked(total, self.snapshot, self.strategy)
-            if self._has_shares(nodes[name])
+            if not needed or needed <= _shares_left(nodes[name])
         ]
         for number, name in enumerate(roomy[:MOST_NODES_TRIED]):
             found = self._on(name, order, pack=number < MOST_NODES_PACKED)
             if found is not None:
                 return found, None
         return None, Refusal(total, self.snapshot).settled()
-
-    def _has_shares(self, use: NodeUse) -> bool:
-        """Whether the node's devices have as much left, added up, as is asked for in any case."""
-        needed = sum(
-            one.gpu.devices * one.gpu.share
-            for one in self.asks
-            if one.gpu is not None and not one.alternatives
-        )
-        return not needed or needed <= sum(device.free_share() for device in use.devices.values())
 
     def _on(self, name: str, order: Sequence[int], *, pack: bool) -> _Found | None:
         """All of them on that node: one after another, with less, or with devices for all."""
@@ -233,6 +224,16 @@ def _together(asks: Sequence[Request]) -> Request:
 def _devices_of_all(asks: Sequence[Request]) -> GpuAsk | None:
     """The devices that are needed in any case: of all, where they are whole and of one kind."""
     return merged([one.gpu for one in asks if one.gpu is not None and not one.alternatives])
+
+
+def _shares_of_all(asks: Sequence[Request]) -> int:
+    """The shares of devices that are needed in any case, added up."""
+    gpus = [one.gpu for one in asks if one.gpu is not None and not one.alternatives]
+    return sum(gpu.devices * gpu.share for gpu in gpus)
+
+
+def _shares_left(use: NodeUse) -> int:
+    return sum([device.free_share() for device in use.devices.values()])
 
 
 def _from_choice(asked: Request, skipped: int) -> Request:
