@@ -32,7 +32,7 @@ from gridhand.core.usage import NodeUse
 
 MOST_TRIES = 300
 MOST_KINDS = 100
-MOST_NODES_TRIED = 500  # of those whose sums would do for a gang that is to be together
+MOST_NODES_TRIED = 100  # of those whose sums would do for a gang that is to be together
 MOST_NODES_PACKED = 10
 _NOBODY = Terms("")
 
