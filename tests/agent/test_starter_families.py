@@ -1,0 +1,148 @@
+"""Everything that a job leaves behind is known to be its own, and can be ended."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gridhand.agent.cgroups import Cgroups
+
+# Forks twice and leads a session of its own, as daemons do; says its pid when its parents are gone.
+DAEMON = """
+import os, signal, sys
+if os.fork(): os._exit(0)
+os.setsid()
+middle = os.getpid()
+if os.fork(): os._exit(0)
+while os.getppid() == middle: pass
+with open(sys.argv[1], "w") as said: print(os.getpid(), file=said)
+signal.pause()
+"""
+
+
+def daemon(place, job, said, **options):
+    return place.order(job, sys.executable, "-c", DAEMON, said.path, **options)
+
+
+def test_a_daemon_is_found_and_ended(place, starter, tools):
+    said, other_said = place.gate(), place.gate()
+    starter.start([daemon(place, "j", said), daemon(place, "other", other_said)])
+    child, other = int(said.hear()), int(other_said.hear())
+    tools.ends(starter, 2)
+    survivors = {one["job"]: one["survivors"] for one in starter.list()["ended"]}
+    assert survivors == {"j": [child], "other": [other]}
+    with tools.watched(child) as gone:
+        reply = starter.stop_all("j", 0)
+        gone()
+    assert (reply["killed"], reply["left"]) == (1, [])
+    survivors = {one["job"]: one["survivors"] for one in starter.list()["ended"]}
+    assert survivors == {"j": [], "other": [other]}
+
+
+def test_a_whole_tree_is_ended_with_its_leader(place, starter, tools):
+    said = place.gate()
+    script = (
+        '(setsid sleep 1000 & sleep 1000 & wait) & sleep 1000 & trap "" TERM; echo > "$1"; wait'
+    )
+    starter.start([place.order("j", "/bin/sh", "-c", script, "-", said.path)])
+    said.hear()
+    reply = starter.stop_all("j", 0)
+    assert reply["left"] == []
+    assert reply["killed"] >= 3
+    assert reply["attempt"]["end"]["signal"] == signal.SIGKILL
+    assert tools.ends(starter)["j"]["signal"] == signal.SIGKILL
+    assert starter.list()["ended"][0]["survivors"] == []
+
+
+def test_those_that_multiply_are_ended(place, starter, tools):
+    said = place.gate()
+    script = 'f() { sleep 0.01; f & f2=$!; exit; }; f & f & f & echo > "$1"; wait'
+    starter.start([place.order("j", "/bin/sh", "-c", script, "-", said.path)])
+    said.hear()
+    assert starter.stop_all("j", 0)["left"] == []
+    assert starter.list()["ended"][0]["survivors"] == []
+
+
+def test_orphans_are_reaped(place, starter, tools):
+    said = place.gate()
+    starter.start([daemon(place, "j", said)])
+    child = int(said.hear())
+    tools.ends(starter)
+    os.kill(child, signal.SIGKILL)
+    tools.gone(child)
+    starter.list()  # by then a turn of its loop has passed
+    assert not os.path.exists(f"/proc/{child}")
+
+
+def test_stopping_what_has_ended_cleanly_does_nothing(place, starter, run):
+    run("j", "true")
+    reply = starter.stop_all("j", 0)
+    assert (reply["killed"], reply["left"], reply["attempt"]["end"]["code"]) == (0, [], 0)
+
+
+def hierarchies():
+    """Where cgroups of either version are mounted, and may be made."""
+    found = {}
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            fields = line.split()
+            kind = fields[fields.index("-") + 1]
+            if kind == "cgroup2" or (kind == "cgroup" and fields[4].endswith("/pids")):
+                found[kind] = fields[4]
+    return found
+
+
+@pytest.fixture(params=["cgroup", "cgroup2"])
+def cgroup(request):
+    root = hierarchies().get(request.param)
+    if root is None:
+        pytest.skip(f"no {request.param} here")
+    folder = os.path.join(root, f"gridhand-test-{os.getpid()}")
+    try:
+        os.mkdir(folder)
+    except OSError:
+        pytest.skip(f"may not make a {request.param}")
+    yield folder
+    os.rmdir(folder)
+
+
+def test_it_is_born_in_its_cgroup_and_the_starter_goes_home(cgroup, place, starter, tools):
+    with open(f"/proc/{starter.greeting['pid']}/cgroup") as file:
+        before = file.read()
+    show = ["cat", "/proc/self/cgroup"]
+    orders = [place.order("in", *show, cgroups=[cgroup]), place.order("out", *show)]
+    starter.start(orders)
+    assert {end["code"] for end in tools.ends(starter, 2).values()} == {0}
+    assert f"/{os.path.basename(cgroup)}\n" in place.output("in").decode()
+    assert place.output("out").decode() == before
+    with open(f"/proc/{starter.greeting['pid']}/cgroup") as file:
+        assert file.read() == before
+
+
+def test_where_there_is_no_way_back_the_child_is_put_there(cgroup):
+    groups = Cgroups()
+    groups._homes[os.stat(cgroup).st_dev] = None
+    late = groups.enter([cgroup])
+    assert late == [cgroup]
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as child:
+        assert groups.put(child.pid, late) == ""
+        with open(f"/proc/{child.pid}/cgroup") as file:
+            assert f"/{os.path.basename(cgroup)}\n" in file.read()
+        assert "cannot join the cgroup" in groups.put(child.pid, ["/no/such"])
+        assert child.wait() == -signal.SIGKILL
+        assert groups.put(child.pid, late) == ""  # it has ended: nothing is left to put anywhere
+
+
+def test_who_hides_its_name_is_known_by_its_cgroup(cgroup, place, starter, tools):
+    said = place.gate()
+    hides = "import os, sys\nos.execve(sys.executable, [sys.executable, *sys.argv[1:]], {})"
+    argv = [sys.executable, "-c", hides, "-c", DAEMON, said.path]
+    starter.start([place.order("j", *argv, cgroups=[cgroup])])
+    child = int(said.hear())
+    tools.ends(starter)
+    assert starter.list()["ended"][0]["survivors"] == [child]
+    with tools.watched(child) as gone:
+        assert starter.stop_all("j", 0)["left"] == []
+        gone()
