@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gridhand.core.assignment import assign
     from gridhand.core.errors import (
         CircularCollocation,
+        ControllerUnavailable,
         DuplicateFunction,
         GraphError,
         GridClosed,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         InvalidName,
         InvalidRequest,
         JobRefused,
+        JobsFull,
+        JobsRunning,
         LeaseExpired,
         MoveRefused,
         NeverFits,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         UnknownJob,
         UnknownNode,
         UnknownResource,
+        VersionMismatch,
     )
     from gridhand.core.explanation import Explanation
     from gridhand.core.gpus import Gpu
@@ -63,6 +67,7 @@ __all__ = [
     "AsyncGrid",
     "CircularCollocation",
     "Collocated",
+    "ControllerUnavailable",
     "DuplicateFunction",
     "Explanation",
     "Function",
@@ -78,6 +83,8 @@ __all__ = [
     "InvalidName",
     "InvalidRequest",
     "JobRefused",
+    "JobsFull",
+    "JobsRunning",
     "LeaseExpired",
     "MoveRefused",
     "NeverFits",
@@ -102,6 +109,7 @@ __all__ = [
     "UnknownJob",
     "UnknownNode",
     "UnknownResource",
+    "VersionMismatch",
     "assign",
 ]
 
@@ -110,6 +118,7 @@ _MODULES = {
     "AsyncGrid": "gridhand.library.async_grid",
     "CircularCollocation": "gridhand.core.errors",
     "Collocated": "gridhand.core.graphs",
+    "ControllerUnavailable": "gridhand.core.errors",
     "DuplicateFunction": "gridhand.core.errors",
     "Explanation": "gridhand.core.explanation",
     "Function": "gridhand.core.graphs",
@@ -125,6 +134,8 @@ _MODULES = {
     "InvalidName": "gridhand.core.errors",
     "InvalidRequest": "gridhand.core.errors",
     "JobRefused": "gridhand.core.errors",
+    "JobsFull": "gridhand.core.errors",
+    "JobsRunning": "gridhand.core.errors",
     "LeaseExpired": "gridhand.core.errors",
     "MoveRefused": "gridhand.core.errors",
     "NeverFits": "gridhand.core.errors",
@@ -149,6 +160,7 @@ _MODULES = {
     "UnknownJob": "gridhand.core.errors",
     "UnknownNode": "gridhand.core.errors",
     "UnknownResource": "gridhand.core.errors",
+    "VersionMismatch": "gridhand.core.errors",
     "assign": "gridhand.core.assignment",
 }
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import sqlite3
 import subprocess
@@ -12,10 +13,15 @@ import pytest
 
 from gridhand import Grid
 from gridhand.cli.main import COMMANDS, make_cli, run
+from gridhand.store.urls import store_at
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
 server = importlib.import_module("server")
 postgres, database = server.postgres, server.database
+STORE_TESTS = Path(__file__).parents[1] / "store"
+_spec = importlib.util.spec_from_file_location("store_conftest", STORE_TESTS / "conftest.py")
+conftest = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(conftest)
 
 
 def grid_command(*arguments):
@@ -29,6 +35,27 @@ def fill(url):
         grid.allocate(cpu=2, holder="kept", op_id="kept")
         grid.allocate(gpu=0.5, holder="half")
         grid.allocate_group([{"cpu": 1}, {"cpu": 1}], holder="gang")
+
+
+def add_jobs(url):
+    """Job 1 runs, job 2 waits, job 3 has ended; event 8 is the first of theirs."""
+    store = store_at(url)
+    epoch = store.open().epoch
+    contents = store.load()
+    now = max(event.at for event in store.events())
+    writer = conftest.Writer(store, epoch=epoch, next_number=contents.next_number, now=now)
+    writer.ledger.load(contents.nodes, contents.allocations)
+    running, _, brief = (writer.submit() for _ in range(3))
+    writer.start(running)
+    writer.end(writer.start(brief))
+    writer.commit()
+    store.close()
+
+
+@pytest.fixture
+def with_jobs(path):
+    add_jobs(path)
+    return path
 
 
 @pytest.fixture
@@ -53,7 +80,10 @@ def test_a_sound_store_is_clean(path, capsys):
     before = Path(path).read_bytes()
     assert grid_command("check", "--store", path) == 0
     out, err = capsys.readouterr()
-    assert out == f"sqlite:///{path}: 1 nodes, 4 live and 1 closed allocations, 7 events\nclean\n"
+    assert out == (
+        f"sqlite:///{path}: 1 nodes, 4 live and 1 closed allocations, 0 open and 0 ended jobs,"
+        " 7 events\nclean\n"
+    )
     assert err == ""
     assert Path(path).read_bytes() == before
 
@@ -64,8 +94,22 @@ def test_a_sound_store_is_clean_in_json_too(path, capsys):
     assert len(found.pop("cluster_id")) == 32
     assert found == {
         "clean": True, "url": f"sqlite:///{path}", "epoch": 1, "nodes": 1, "live": 4, "closed": 1,
-        "events": 7, "violations": [], "moved_to": None,
+        "jobs": {"open": 0, "ended": 0}, "events": 7, "violations": [], "moved_to": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_jobs_are_counted(request, path, where, capsys):
+    url = path
+    if where == "postgresql":
+        url = request.getfixturevalue("database")
+        fill(url)
+    add_jobs(url)
+    assert grid_command("check", "--store", url) == 0
+    shown = capsys.readouterr().out
+    assert "5 live and 2 closed allocations, 2 open and 1 ended jobs, 16 events\nclean" in shown
+    assert grid_command("check", "--store", url, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == {"open": 2, "ended": 1}
 
 
 def test_a_store_in_postgresql_is_checked_the_same(database, capsys):
@@ -147,6 +191,47 @@ def test_what_was_tampered_with_is_found(path, capsys, statements):
     found = json.loads(capsys.readouterr().out)
     assert found["clean"] is False
     assert all(one.keys() == {"invariant", "subject", "message"} for one in found["violations"])
+
+
+JOB = "number = 1"
+TAMPERED_JOBS = {
+    "what a running job holds was released": ["UPDATE allocations SET state = 'released', live_node = NULL WHERE lifetime = 'job'"],
+    "what a running job holds is on another node": ["INSERT INTO nodes SELECT 'b', capacity, '[]', labels, price, address, health, draining FROM nodes", "UPDATE allocations SET node = 'b', live_node = 'b' WHERE lifetime = 'job' AND live_node IS NOT NULL"],
+    "what a running job holds is another's": ["UPDATE allocations SET owner = 'eve' WHERE lifetime = 'job'"],
+    "a job is gone": [f"DELETE FROM jobs WHERE {JOB}"],
+    "a job that ended is gone": ["DELETE FROM jobs WHERE number = 3"],
+    "a job that ended runs again": ["UPDATE jobs SET state = 'running', open = 1, ended = NULL, reason = NULL WHERE number = 3"],
+    "a job that ended has failed": ["UPDATE jobs SET state = 'failed' WHERE number = 3"],
+    "a job ended without an event": ["UPDATE jobs SET state = 'cancelled', open = NULL, ended = 5, reason = 'cancelled' WHERE number = 2"],
+    "a job nobody submitted": ["INSERT INTO jobs SELECT 99, '99', owner, name, state, open, array, array_index, submitted, ended, reason, not_before, work, request, after, attempts FROM jobs WHERE number = 2"],
+    "a job is queued and open is not set": ["UPDATE jobs SET open = NULL WHERE number = 2"],
+    "a job has ended and open is set": ["UPDATE jobs SET open = 1 WHERE number = 3"],
+    "another command": ["UPDATE jobs SET work = replace(work, '\"true\"', '\"rm\"') WHERE number = 2"],
+    "another owner": [f"UPDATE jobs SET owner = 'eve' WHERE {JOB}"],
+    "another id": [f"UPDATE jobs SET id = '17' WHERE {JOB}"],
+    "a state that there is not": [f"UPDATE jobs SET state = 'dreaming' WHERE {JOB}"],
+    "a work that is no JSON": [f"UPDATE jobs SET work = '{{oops' WHERE {JOB}"],
+    "attempts that are no JSON": ["UPDATE jobs SET attempts = '[oops' WHERE number = 3"],
+    "no attempts": [f"UPDATE jobs SET attempts = '[]' WHERE {JOB}"],
+    "another request": [f"UPDATE jobs SET request = '{{\"amounts\":{{\"cpu\":10000,\"memory\":1}}}}' WHERE {JOB}"],
+    "a wait of nothing": ["UPDATE jobs SET not_before = 5 WHERE number = 2"],
+    "the event of a submission is missing": ["DELETE FROM events WHERE kind = 'job.submitted' AND subject = '2'"],
+    "the event of a start is missing": ["DELETE FROM events WHERE kind = 'job.started' AND subject = '1'"],
+    "the event of an end is missing": ["DELETE FROM events WHERE kind = 'job.ended'"],
+    "an event without the work": ["UPDATE events SET row = replace(row, '\"work\":', '\"play\":') WHERE kind = 'job.submitted' AND subject = '2'"],
+    "an event with another work": ["UPDATE events SET row = replace(row, '\"true\"', '\"rm\"') WHERE kind = 'job.submitted' AND subject = '1'"],
+    "an event of another kind": ["UPDATE events SET kind = 'job.dreamt' WHERE kind = 'job.started' AND subject = '1'"],
+    "a checkpoint from nowhere": ["INSERT INTO checkpoint SELECT 'job', '77', replace(replace(row, '\"id\":\"2\"', '\"id\":\"77\"'), '\"number\":2', '\"number\":77') FROM events WHERE kind = 'job.submitted' AND subject = '2'"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statements", TAMPERED_JOBS.values(), ids=TAMPERED_JOBS)
+def test_a_job_that_was_tampered_with_is_found(with_jobs, capsys, statements):
+    tamper(with_jobs, *statements)
+    assert grid_command("check", "--store", with_jobs) == 1
+    out, err = capsys.readouterr()
+    assert "wrong\n" in out
+    assert "Traceback" not in err
 
 
 def test_a_damaged_file_is_found(path, capsys):

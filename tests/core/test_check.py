@@ -376,7 +376,7 @@ def test_a_history_goes_on_from_a_checkpoint(initial):
 
 def test_a_replay_gives_the_nodes_and_the_live_allocations():
     removed = NODE_EVENT | {"number": 2, "kind": "node.removed", "row": None}
-    assert replay([NODE_EVENT]) == {"nodes": {"n1": node("n1")}, "allocations": {}}
+    assert replay([NODE_EVENT]) == {"nodes": {"n1": node("n1")}, "allocations": {}, "jobs": {}}
     assert replay([NODE_EVENT, removed])["nodes"] == {}
     assert replay(log(R, A))["allocations"] == {"a1-1": ALLOCATION}
     assert replay(log(R, A, RELEASED))["allocations"] == {}
@@ -388,7 +388,7 @@ def test_a_replay_goes_on_from_a_checkpoint():
 
 
 def test_a_checkpoint_may_be_a_list_of_rows_or_lack_its_nodes():
-    both = {"nodes": {"n1": node("n1")}, "allocations": {"a1-1": ALLOCATION}}
+    both = {"nodes": {"n1": node("n1")}, "allocations": {"a1-1": ALLOCATION}, "jobs": {}}
     assert replay([], [node("n1"), ALLOCATION]) == both
     assert replay([], {"allocations": [ALLOCATION]}) == both | {"nodes": {}}
 

@@ -57,6 +57,13 @@ def use_up(grid, calls=5_000):
     raise AssertionError("the disk did not fill up")
 
 
+def use_up_the_wal(grid):
+    """Make the smallest of changes until it fails: what failed has left room for a smaller one."""
+    with contextlib.suppress(StoreFull):
+        for number in range(1_000):
+            grid.register_node("n", cpu=100, memory="1GB", address=str(number))
+
+
 def stuff(path):
     """Take the rest of the disk; deleting the file gives it back."""
     with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
@@ -75,6 +82,7 @@ def test_a_full_disk(small_disk, tools):
         grid.register_node("n", cpu=100, memory="1GB")
         made, error = use_up(grid)
         ballast = stuff(small_disk / "ballast")
+        use_up_the_wal(grid)
         assert isinstance(error, StoreFull)
         assert error.code == "store_full"
         assert error.hint

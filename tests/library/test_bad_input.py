@@ -540,6 +540,10 @@ CODES = {
     "ReservationExpired": "reservation_expired",
     "LeaseExpired": "lease_expired",
     "JobRefused": "job_refused",
+    "JobsFull": "jobs_full",
+    "JobsRunning": "jobs_running",
+    "ControllerUnavailable": "controller_unavailable",
+    "VersionMismatch": "version_mismatch",
     "OperationReused": "operation_reused",
     "GridClosed": "grid_closed",
     "StoreError": "store_error",
@@ -582,6 +586,10 @@ def an_error_of_every_class():
             grid.allocate(cpu=2)
     return [
         GridError("it broke", hint="Mend it."),
+        errors.JobsFull(9, 8),
+        errors.JobsRunning(2),
+        errors.ControllerUnavailable("none runs", hint="Start one."),
+        errors.VersionMismatch("2", "1"),
         errors.InvalidInput("field", {"a": [1]}, "less"),
         errors.InvalidAmount("cpu", -1, "more"),
         errors.InvalidName("node", "a\nb", "a name"),

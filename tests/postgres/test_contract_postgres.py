@@ -19,22 +19,26 @@ _spec = importlib.util.spec_from_file_location("store_conftest", STORE_TESTS / "
 theirs = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(theirs)
 
-# Its tests and its own fixtures; `store`, `durable`, `kind` and `tools` are ours.
-globals().update(
-    {
+
+def own(module):
+    """The tests and fixtures of a module."""
+    return {
         name: found
-        for name, found in vars(contract).items()
+        for name, found in vars(module).items()
         if name.startswith("test_") or type(found).__name__ == "FixtureFunctionDefinition"
     }
-)
 
-# A database for each example takes a tenth of a second, so there are fewer of them.
-test_whatever_happened_and_was_forgotten_the_rest_can_be_replayed = settings(
-    max_examples=20, deadline=None
-)(
-    given(steps=st.lists(contract.STEP, min_size=5, max_size=60))(
-        contract.test_whatever_happened_and_was_forgotten_the_rest_can_be_replayed.hypothesis.inner_test
-    )
+
+def fewer(test, step):
+    """A database for each example takes a tenth of a second, so there are fewer of them."""
+    steps = st.lists(step, min_size=5, max_size=60)
+    return settings(max_examples=20, deadline=None)(given(steps=steps)(test.hypothesis.inner_test))
+
+
+# `store`, `durable`, `kind` and `tools` are ours.
+globals().update(own(contract))
+test_whatever_happened_and_was_forgotten_the_rest_can_be_replayed = fewer(
+    contract.test_whatever_happened_and_was_forgotten_the_rest_can_be_replayed, contract.STEP
 )
 
 

@@ -362,7 +362,7 @@ def test_a_keeper_that_was_overtaken_writes_nothing(tmp_path):
 def test_forgetting_the_epoch_is_noticed(tmp_path, monkeypatch):
     """Without the check of the epoch the keeper that was overtaken goes on."""
 
-    def not_holding(self, high_water_ms, next_number):
+    def not_holding(self, high_water_ms, next_number, next_job):
         self._connection.exec_driver_sql(
             "UPDATE gridhand_meta SET high_water_ms = ?, next_number = ?",
             (high_water_ms, next_number),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gridhand.core import jobs
 from gridhand.core.allocations import Lifetime, Move, State
+from gridhand.core.jobs import End, Reason, Work
 from gridhand.core.ledger import Ledger, Terms
 from gridhand.core.nodes import Node
 from gridhand.core.placement import Refusal, Snapshot, place
@@ -53,9 +55,9 @@ def new_place(name):
 class Writer:
     """A ledger whose changes go to a store, a batch at a time."""
 
-    def __init__(self, store, *, epoch=1, next_number=1, now=1_000):
+    def __init__(self, store, *, epoch=1, next_number=1, next_job=1, now=1_000):
         self.store, self.now = store, now
-        self.ledger = Ledger(epoch=epoch, next_number=next_number)
+        self.ledger = Ledger(epoch=epoch, next_number=next_number, next_job=next_job)
 
     def register(self, name, **more):
         return self.ledger.register(Node.of(name, **more))
@@ -83,6 +85,57 @@ class Writer:
     def release(self, held):
         return self.move(held, Move.RELEASE)
 
+    # ---- jobs
+
+    def submit(self, work=None, *, array=None, index=None, **more):
+        """A job that is queued, perhaps as a task of an array."""
+        book = self.ledger.jobs
+        number = book.next_number
+        book.next_number += 1
+        id = str(number) if array is None else f"{array}_{index}"
+        job = jobs.submit(
+            work or self.work(), id=id, number=number, now=self.now, array=array,
+            array_index=index, **more,
+        )  # fmt: skip
+        return self.ledger.put_job("job.submitted", job)
+
+    def submit_array(self, indexes, work=None):
+        """The tasks of an array, which share one work."""
+        work, first = work or self.work(), str(self.ledger.jobs.next_number)
+        return [self.submit(work, array=first, index=index) for index in indexes]
+
+    @staticmethod
+    def work(request="cpu=1", *, owner="ann", command=("true",), **more):
+        request = request if isinstance(request, Request) else Request.of(request)
+        return Work(owner, tuple(command), "/", request, **more)
+
+    def start(self, job):
+        """The job with an attempt under way, or None where there is no room."""
+        placed = place(job.request, Snapshot(self.ledger), best_fit)
+        if isinstance(placed, Refusal):
+            return None
+        choice = list(job.request.choices()).index(placed.asked)
+        terms = Terms(job.work.owner, lifetime=Lifetime.JOB)
+        (held,) = self.ledger.grant([placed], terms, now=self.now)
+        moved = jobs.start(job, node=held.node, allocation=held.id, now=self.now, choice=choice)
+        return self.ledger.put_job("job.started", moved)
+
+    def stop(self, job, reason=Reason.TIMEOUT):
+        return self.ledger.put_job("job.stopping", jobs.stop(job, job.attempt.number, reason))
+
+    def cancel(self, job):
+        after = jobs.cancel(job, now=self.now)
+        return self.ledger.put_job("job.stopping" if after.open else "job.ended", after)
+
+    def end(self, job, reason=Reason.EXIT, code=0, **more):
+        """The job after its attempt: what it held is free, and it is over or queued again."""
+        attempt = job.attempt
+        code = code if reason is Reason.EXIT else None
+        how = End(attempt.number, attempt.allocation, reason, code, **more)
+        after = jobs.end(job, how, now=self.now)
+        self.ledger.move(attempt.allocation, Move.RELEASE, now=self.now)
+        return self.ledger.put_job("job.requeued" if after.open else "job.ended", after)
+
     def batch(self, *, owner="ann", op_id=None, operations=()):
         entries = [(change, owner, op_id) for change in self.ledger.changes]
         return Batch(self.now, entries, list(operations))
@@ -90,7 +143,7 @@ class Writer:
     def commit(self, **more):
         batch = self.batch(**more)
         self.store.commit(batch)
-        self.ledger.changes.clear()
+        self.ledger.settle()
         return batch
 
 

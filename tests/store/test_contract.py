@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridhand.core.allocations import Lifetime, Move, State
-from gridhand.core.check import check_history, check_rebuild
+from gridhand.core.check import check_history, check_rebuild, check_state
 from gridhand.core.errors import StoreError, StoreFenced
 from gridhand.core.gpus import DeviceHold, Gpu
+from gridhand.core.jobviews import job_row
 from gridhand.core.ledger import Change
 from gridhand.core.nodes import Health, Node
 from gridhand.core.resources import Resources
@@ -46,9 +47,12 @@ def lawful(store, tools):
     """Fails unless the events lead from the checkpoint to the tables, step by lawful step."""
     contents, start = store.load(), store.checkpoint()
     state = {
+        "now": 0,
         "nodes": [node_row(node) for node in contents.nodes],
         "allocations": [allocation_row(held) for held in contents.allocations],
+        "jobs": [job_row(job) for job in contents.jobs],
     }
+    assert check_state(state) == []
     events = [event._asdict() for event in tools.all_events(store)]
     assert check_history(events, start) == []
     assert check_rebuild(events, state, start) == []
@@ -69,6 +73,7 @@ def test_an_opened_store_is_empty_and_in_its_first_epoch(durable):
     assert opening.cluster_id
     contents = store.load()
     assert (contents.nodes, contents.allocations, contents.next_number) == ([], [], 1)
+    assert (contents.jobs, contents.next_job) == ([], 1)
     assert (store.events(), store.checkpoint(), store.find([1]), store.operations([])) == ([], [], [], [])  # fmt: skip
     store.close()
 
@@ -441,7 +446,7 @@ def test_recovering_tells_whether_the_last_batch_was_written(durable, tools, wri
     believed = dict(vars(store))
     if written:  # it went through, but the store never heard so
         writer.commit()
-        known = ("_high_water_ms", "_next_number", "_next_event")
+        known = ("_high_water_ms", "_next_number", "_next_job", "_next_event")
         vars(store).update({name: believed[name] for name in known})
     else:
         lost = first._replace(id="a1-9", number=9, holder="h9", node="nowhere")

@@ -16,6 +16,7 @@ import pytest
 from gridhand import Grid
 from gridhand.core.errors import GridError, StoreDamaged, StoreError, StoreInvalid
 from gridhand.store.audit import audit
+from gridhand.store.base import Batch
 from gridhand.store.ownership import Taking
 from gridhand.store.urls import store_at
 
@@ -34,6 +35,19 @@ def fill(path, past=150):
             grid.allocate(cpu=1, holder=f"gone-{number}", op_id=f"op-{number}").release()
         for number in range(60):
             grid.allocate(cpu=1, holder=f"kept-{number}")
+
+
+def fill_jobs(path, tools, count=100):
+    """Jobs of which half have ended."""
+    store = store_at(path)
+    store.open()
+    store.load()
+    writer = tools.Writer(store, now=10**13)
+    made = writer.submit_array(range(count))
+    for job in made[::2]:
+        writer.cancel(job)
+    writer.commit()
+    store.close()
 
 
 def pages_of(path, name):
@@ -136,6 +150,25 @@ def test_damage_in_what_has_ended_does_not_hide_what_lives(path):
     assert fingerprint(path) == before
 
 
+@pytest.mark.parametrize("name", ["jobs", "open_jobs", "jobs_by_id", "ended_jobs_by_owner"])
+@pytest.mark.parametrize("which", [0, -1])
+def test_with_damage_in_the_jobs_all_that_are_open_are_read_or_it_is_said(path, tools, name, which):
+    fill_jobs(path, tools)
+    break_page(path, pages_of(path, name)[which])
+    before = fingerprint(path)
+    with contextlib.suppress(StoreDamaged), contextlib.closing(store_at(path)) as store:
+        store.open()
+        with contextlib.suppress(StoreDamaged):
+            assert len(store.load().jobs) == 50
+        for read in (store.jobs, lambda: store.find_jobs(["1_3"])):
+            with contextlib.suppress(StoreError):  # ours, whichever it is
+                read()
+        with pytest.raises(StoreDamaged):
+            store.commit(Batch(10**13))
+    assert fingerprint(path) == before
+    assert audit(path).violations != []
+
+
 def test_a_damaged_store_is_not_owned_by_the_attempt(path):
     break_page(path, pages_of(path, "events")[1])
     for _ in range(2):
@@ -162,7 +195,7 @@ def test_damage_that_comes_later_is_met_when_it_is(path):
             work()
 
 
-@pytest.mark.parametrize("at", [0, 40, 100, PAGE - 600])
+@pytest.mark.parametrize("at", [0, 40, 100, PAGE - 60])
 def test_a_broken_first_page_is_an_error_of_ours(path, at):
     whole = bytearray(Path(path).read_bytes())
     whole[at : at + 60] = b"\xff" * 60

@@ -21,10 +21,14 @@ from gridhand.store import base, schema
 from gridhand.store import sql as sql_module
 from gridhand.store.audit import audit
 from gridhand.store.migrations import migrate
+from gridhand.store.urls import store_at
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
 server = importlib.import_module("server")
 postgres, database = server.postgres, server.database
+
+
+HERE = Path(__file__).parent
 
 
 class File:
@@ -36,6 +40,11 @@ class File:
 
     def engine(self, url):
         return sa.create_engine(f"sqlite:///{url}", poolclass=sa.NullPool)
+
+    def restore(self, version):
+        """Make the store as that version of Gridhand has left it."""
+        with contextlib.closing(sqlite3.connect(self.url)) as connection:
+            connection.executescript((HERE / f"version{version}.sqlite.sql").read_text())
 
     def sql(self, statement):
         with contextlib.closing(sqlite3.connect(self.url)) as connection:
@@ -67,6 +76,10 @@ class Database:
             return connection
 
         return sa.create_engine("postgresql+psycopg://", creator=connect, poolclass=sa.NullPool)
+
+    def restore(self, version):
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute((HERE / f"version{version}.postgres.sql").read_text())
 
     def sql(self, statement):
         return server.sql(self.url, statement)
@@ -127,6 +140,112 @@ def test_there_is_a_step_for_every_version():
     folder = Path(importlib.import_module("gridhand.store.migrations").__file__).parent
     steps = {path.stem for path in folder.glob("v*.py")}
     assert steps == {f"v{number}" for number in range(1, base.SCHEMA_VERSION + 1)}
+
+
+# ---- from a real store of the first version
+
+TABLES_1 = ("nodes", "allocations", "events", "operations", "checkpoint")
+
+
+def rows_of(place, tables=TABLES_1):
+    return {table: sorted(place.sql(f"SELECT * FROM {table}"), key=repr) for table in tables}
+
+
+def test_a_store_of_the_first_version_becomes_one_of_this(place):
+    place.restore(1)
+    before, meta = rows_of(place), place.sql("SELECT * FROM gridhand_meta")
+    store = store_at(place.url)
+    opening = store.open()
+    contents = store.load()
+    assert (contents.jobs, contents.next_job, contents.next_number) == ([], 1, 10)
+    assert (opening.cluster_id, opening.epoch, opening.high_water_ms) == (meta[0][2], 3, meta[0][5])
+    assert store.jobs() == []
+    store.close()
+    assert rows_of(place) == before
+    assert versions(place) == [(base.SCHEMA_VERSION, 3)]
+    assert audit(place.url).violations == []
+    with place.engine(place.url).begin() as connection:
+        migrated = place.written_down(connection)
+    with place.engine(place.other).begin() as connection:
+        schema.metadata.create_all(connection)
+        declared = place.written_down(connection)
+    assert migrated.keys() == declared.keys()
+    # PostgreSQL words the checks of a table that was restored in another way.
+    fresh = {key for key in declared if "checkpoint" in str(key) or "jobs" in str(key)}
+    assert {key: migrated[key] for key in fresh} == {key: declared[key] for key in fresh}
+
+
+def test_what_was_held_in_the_first_version_is_held_on(place):
+    place.restore(1)
+    with Grid.at(place.url, owner="ann") as grid:
+        assert {held.id for held in grid.allocations()} == {"a1-2", "a2-3", "a2-6", "a2-7", "a2-8"}
+        assert grid.allocate(cpu=2, holder="kept", op_id="two").id == "a1-2"
+        grid.release("a1-2")
+        assert grid.allocate(cpu=1).fence == (3, 10)
+        for _ in grid.prune(0.001):  # the checkpoint it came with goes on, too
+            pass
+        assert grid.check() == []
+    assert audit(place.url).violations == []
+
+
+def test_a_store_of_the_first_version_can_be_checked_as_it_is(place):
+    """Checking only reads: it must not need the migration."""
+    place.restore(1)
+    before = rows_of(place)
+    found = audit(place.url)
+    assert found.violations == []
+    assert (found.live, found.closed, found.open_jobs, found.ended_jobs) == (5, 1, 0, 0)
+    assert rows_of(place) == before
+    assert versions(place) == [(1, 2)]
+
+
+CUT = """
+import importlib, os, signal, sys
+from alembic.operations import Operations
+from gridhand.store.urls import store_at
+
+url, wanted = sys.argv[1], int(sys.argv[2])
+done = 0
+
+def counted(real):
+    def step(self, *args, **kwargs):
+        global done
+        done += 1
+        if done == wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, *args, **kwargs)
+    return step
+
+for name in ("create_table", "drop_table", "create_index", "execute"):
+    setattr(Operations, name, counted(getattr(Operations, name)))
+store_at(url).open()
+print(done)
+"""
+
+
+@pytest.mark.parametrize("wanted", [2, 3, 4, 5, 8, 9, 10, 14])
+def test_killed_in_the_second_step_it_is_of_the_first_version(place, wanted):
+    """And the next one migrates it."""
+    place.restore(1)
+    before = rows_of(place)
+    command = [sys.executable, "-c", CUT, place.url, str(wanted)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert versions(place) == [(1, 2)]
+    assert rows_of(place) == before
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        place.sql("SELECT * FROM jobs")
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        place.sql("SELECT * FROM set_aside")
+    with Grid.at(place.url, wait=5, owner="ann") as grid:
+        assert len(grid.allocations()) == 5
+    assert audit(place.url).violations == []
+
+
+def test_a_newer_store_cannot_be_checked(place):
+    fill(place.url)
+    place.sql(f"UPDATE gridhand_meta SET schema_version = {base.SCHEMA_VERSION + 1}")
+    with pytest.raises(StoreInvalid, match="schema version"):
+        audit(place.url)
 
 
 # ---- the next version

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import signal
 import sqlite3
 import subprocess
@@ -22,6 +23,11 @@ from gridhand.store.urls import store_at
 sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
 server = importlib.import_module("server")
 postgres, database = server.postgres, server.database
+_spec = importlib.util.spec_from_file_location(
+    "store_conftest", Path(__file__).parent / "conftest.py"
+)
+conftest = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(conftest)
 
 TABLES = [table for table in schema.metadata.sorted_tables if table is not schema.meta]
 
@@ -47,7 +53,29 @@ def fill(url):
         grid.allocate_group([{"cpu": 1}, {"gpu": 1}], holder="gang", op_id="gang")
         grid.for_owner("Bob").allocate(cpu=1, op_id="kept")
         grid.drain("_c-e")
+    add_jobs(url)
     return answers
+
+
+def add_jobs(url):
+    """Jobs that wait, run and have ended, some of them from before the oldest event."""
+    store = store_at(url)
+    epoch = store.open().epoch
+    contents = store.load()
+    now = max(event.at for event in store.events())
+    writer = conftest.Writer(
+        store, epoch=epoch, next_number=contents.next_number, next_job=contents.next_job, now=now
+    )
+    writer.ledger.load(contents.nodes, contents.allocations, contents.jobs)
+    odd = writer.work("cpu=1 memory=1MB", name="Odd/1", command=("x", '":-1', "\udcff", "Ü"))
+    first = writer.submit(odd)
+    writer.submit_array([7, 3], odd)
+    writer.commit()
+    writer.start(first)
+    writer.end(writer.start(writer.submit()), code=3, message="no luck")
+    writer.commit()
+    store.prune(before=now + 1, most=len(store.events()) - 3, answered_before=0)
+    store.close()
 
 
 def contents(url):
@@ -58,7 +86,7 @@ def contents(url):
             for table in TABLES
         }
         meta = connection.execute(select(schema.meta)).mappings().one()
-        kept = ("cluster_id", "high_water_ms", "next_number", "checkpoint_through")
+        kept = ("cluster_id", "high_water_ms", "next_number", "checkpoint_through", "next_job")
         return found | {name: meta[name] for name in kept}
 
 
@@ -97,7 +125,9 @@ def test_to_postgresql_and_back_nothing_is_changed(path, database, tmp_path):
         assert grid.release(answers["ended"], op_id="end").state == "released"
         assert grid.allocate(cpu=1, op_id="ended").id == answers["ended"]
         assert grid.allocate(cpu=1).fence[1] == before["next_number"]
-    assert audit(last).violations == []
+    found = audit(last)
+    assert found.violations == []
+    assert (found.open_jobs, found.ended_jobs, before["next_job"]) == (3, 1, 5)
 
 
 def test_on_the_way_it_can_be_worked_with(path, database, tmp_path):

@@ -39,12 +39,14 @@ def check(ctx: click.Context, url: str, as_json: bool) -> None:
             {"invariant": one.invariant, "subject": one.subject, "message": one.message}
             for one in report.violations
         ]
+        facts["jobs"] = {"open": report.open_jobs, "ended": report.ended_jobs}
         clean = not wrong and report.moved_to is None
         click.echo(json.dumps({"clean": clean, **facts, "violations": wrong}, indent=2))
     else:
         click.echo(
             f"{report.url}: {report.nodes} nodes, {report.live} live and {report.closed} closed "
-            f"allocations, {report.events} events"
+            f"allocations, {report.open_jobs} open and {report.ended_jobs} ended jobs, "
+            f"{report.events} events"
         )
         click.echo("\n".join(_verdict([str(one) for one in report.violations], report.moved_to)))
     ctx.exit(1 if report.violations or report.moved_to else 0)

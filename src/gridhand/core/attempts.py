@@ -39,6 +39,8 @@ class End(NamedTuple):
     peak_bytes: int | None = None
     gpu_peak_bytes: int | None = None  # on the device that used most
     short_of: str = "memory"
+    message: str = ""  # a sentence for its user
+    started: int | None = None  # when its process was there, if nobody has said so before
 
     @classmethod
     def waited(
@@ -71,6 +73,7 @@ class Attempt(NamedTuple):
     peak_bytes: int | None = None
     gpu_peak_bytes: int | None = None
     short_of: str | None = None  # of what it had too little, if it ran out of something
+    message: str = ""
 
     @property
     def succeeded(self) -> bool:
@@ -96,6 +99,8 @@ class Attempt(NamedTuple):
             peak_bytes=how.peak_bytes,
             gpu_peak_bytes=how.gpu_peak_bytes,
             short_of=how.short_of if reason is Reason.OOM else None,
+            message=how.message,
+            started=how.started if self.started is None else self.started,
         )
 
 

@@ -24,6 +24,10 @@
     │   ├── ReservationExpired
     │   └── LeaseExpired
     ├── JobRefused              a job cannot go from its state to that one
+    ├── JobsFull                so many are open that no more are taken
+    ├── JobsRunning             what was asked would take jobs from under their owners
+    ├── ControllerUnavailable   none runs, or it does not answer
+    ├── VersionMismatch         the controller is of another version
     ├── OperationReused         the same op id came with another body
     ├── GridClosed              used after close, or in a forked child
     └── StoreError
@@ -303,13 +307,13 @@ class HolderBusy(GridError):
 
 
 class NotYours(GridError):
-    """Only its owner may confirm, renew or release an allocation."""
+    """Only its owner may confirm, renew or release an allocation, or cancel a job."""
 
     code = "not_yours"
 
-    def __init__(self, id: str, owner: str) -> None:
+    def __init__(self, id: str, owner: str, kind: str = "allocation") -> None:
         super().__init__(
-            f"allocation {id} does not belong to {shown(owner)}",
+            f"{kind} {id} does not belong to {shown(owner)}",
             hint="Ask its owner, or act as them.",
         )
         self.id = id
@@ -371,6 +375,52 @@ class JobRefused(GridError):
             hint="Look at its state, and submit it anew if it has ended.",
         )
         self.id = id
+
+
+class JobsFull(GridError):
+    """Raised at submission: what waits is in memory, and that has an end."""
+
+    code = "jobs_full"
+
+    def __init__(self, open_jobs: int, most: int) -> None:
+        super().__init__(
+            f"{open_jobs} jobs are queued or running, and at most {most} may be",
+            hint="Submit more when some have ended, or run several commands in one job.",
+        )
+
+
+class JobsRunning(GridError):
+    """Raised instead of ending something that jobs depend on."""
+
+    code = "jobs_running"
+
+    def __init__(self, count: int) -> None:
+        jobs = "1 job is" if count == 1 else f"{count} jobs are"
+        super().__init__(
+            f"{jobs} queued or running",
+            hint="Wait for them, or say what shall become of them: `grid stop --keep-jobs` lets"
+            " them go on without a controller, `grid stop --kill-jobs` cancels them.",
+        )
+        self.count = count
+
+
+class ControllerUnavailable(GridError):
+    """There is no controller to ask, and none could be started."""
+
+    code = "controller_unavailable"
+
+
+class VersionMismatch(GridError):
+    """The controller is of another version than the one who asks."""
+
+    code = "version_mismatch"
+
+    def __init__(self, ours: str, theirs: str) -> None:
+        super().__init__(
+            f"the controller is version {theirs}, and this is version {ours}",
+            hint="Run `grid stop --keep-jobs` with this version: the next command starts a new"
+            " controller, and running jobs are adopted.",
+        )
 
 
 class OperationReused(GridError):

@@ -1,4 +1,4 @@
-"""Ledger: the one record of nodes and of what is held on them.
+"""Ledger: the one record of nodes, of what is held on them, and of the jobs that hold it.
 
 Every change goes through `_apply` and is kept as a pair of before and after, so that the keeper can
 write it down, and undo it in reverse where it could not be written. What is free is never stored:
@@ -23,6 +23,8 @@ from gridhand.core.errors import (
     UnknownNode,
 )
 from gridhand.core.gpus import DeviceHold, GpuHealth
+from gridhand.core.jobbook import JobBook
+from gridhand.core.jobs import Job
 from gridhand.core.nodes import Health, Node
 from gridhand.core.requests import Layout, Request
 from gridhand.core.resources import nearest_name
@@ -66,11 +68,12 @@ class Placement(NamedTuple):
 
 
 class Ledger:
-    """Nodes, live allocations, and the changes made since they were last taken."""
+    """Nodes, live allocations, open jobs, and the changes made since they were last taken."""
 
-    def __init__(self, *, epoch: int = 1, next_number: int = 1) -> None:
+    def __init__(self, *, epoch: int = 1, next_number: int = 1, next_job: int = 1) -> None:
         self.epoch = epoch
         self.next_number = next_number
+        self.jobs = JobBook(next_job)
         self.nodes: dict[str, NodeUse] = {}
         self.names: list[str] = []  # of the nodes, in order
         self.live: dict[str, Allocation] = {}
@@ -260,6 +263,13 @@ class Ledger:
             return [held]
         return [self.live[id] for id in self._groups[held.group]]
 
+    # ---- jobs
+
+    def put_job(self, kind: str, job: Job, why: str = "") -> Job:
+        """Write down a job as it is after a move, or a new one."""
+        self._record(kind, job.id, self.jobs.open.get(job.id), job, why)
+        return job
+
     # ---- changes
 
     def mark(self) -> int:
@@ -270,6 +280,7 @@ class Ledger:
         """The changes so far are durable: they can no longer be undone."""
         self.changes.clear()
         self.closed.clear()
+        self.jobs.over.clear()
         del self._chosen[:-1]
 
     def rollback(self, mark: int = 0) -> None:
@@ -288,12 +299,19 @@ class Ledger:
             _, node, chosen = self._chosen.pop()
             self.nodes[node].chosen = self._chosen_at[node] = chosen
 
-    def load(self, nodes: Iterable[Node], allocations: Iterable[Allocation]) -> None:
+    def load(
+        self,
+        nodes: Iterable[Node],
+        allocations: Iterable[Allocation],
+        jobs: Iterable[Job] = (),
+    ) -> None:
         """Take over rows that were written before. They are facts: nothing is checked again."""
         for node in nodes:
             self._apply(None, node)
         for allocation in allocations:
             self._apply(None, allocation)
+        for job in jobs:
+            self.jobs.apply(None, job)
         for held in self.live.values():  # the best that can be known of it
             use = self.nodes[held.node]
             use.chosen = self._chosen_at[held.node] = max(use.chosen, held.number)
@@ -310,6 +328,9 @@ class Ledger:
     def _apply(self, before: Any, after: Any) -> None:
         if type(after) is Node or type(before) is Node:
             self._apply_node(before, after)
+            return
+        if type(after) is Job or type(before) is Job:
+            self.jobs.apply(before, after)
             return
         if before is not None and before.live:
             self._leave(before)

@@ -5,8 +5,9 @@ Nothing here is worked out on the way to a decision, only when somebody asks or 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
 from gridhand.core.lacks import Lack, lacks, reasons_of
@@ -38,6 +39,20 @@ class Refusal:
             self._known = _found_out(self.asked, self._snapshot)
             self._snapshot = None
         return self
+
+    @classmethod
+    def told(cls, asked: Request, facts: Mapping[str, Any]) -> Refusal:
+        """A refusal that was settled elsewhere, from its `facts`."""
+        refusal = cls.__new__(cls)
+        refusal.asked, refusal._snapshot = asked, None
+        refusal._known = _Known(**facts, unknown=None)
+        return refusal
+
+    def facts(self) -> dict[str, Any]:
+        """What it remembers, as plain data."""
+        known = self.settled()._known
+        assert known is not None
+        return {name: value for name, value in known._asdict().items() if name != "unknown"}
 
     def reasons(self) -> dict[str, list[str]]:
         """For every permitted node, all that speaks against it, in the seed's order.

@@ -8,6 +8,7 @@ from typing import Any
 
 from gridhand.core.allocations import Allocation
 from gridhand.core.gpus import DeviceHold, Gpu
+from gridhand.core.jobviews import job_row
 from gridhand.core.ledger import Ledger
 from gridhand.core.nodes import Health, Node
 from gridhand.core.resources import UNIT, Resources
@@ -119,10 +120,12 @@ def _sum(vectors: Any) -> Resources:
 
 def dump(ledger: Ledger, foreign: Mapping[str, int], *, now: int) -> dict[str, Any]:
     """The ledger as plain data: what `core.check` reads, and what a bug report can carry."""
+    works: dict[int, dict[str, Any]] = {}  # each once: the jobs of an array share theirs
     return {
         "now": now,
         "nodes": [_dump_use(ledger.nodes[name]) for name in ledger.names],
         "allocations": [allocation_row(held) for held in ledger.live.values()],
+        "jobs": [job_row(job, works) for job in ledger.jobs.open.values()],
         "foreign": dict(foreign),
     }
 

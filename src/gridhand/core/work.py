@@ -34,6 +34,7 @@ class Work:
     """What is to be run, as it was submitted. It never changes; the jobs of an array share it.
 
     Of a gang there are `pieces`, each as requested. Of an array at most `at_once` run together.
+    `environment` names where its variables are kept, which may be secret and so are not here.
     """
 
     owner: str
@@ -50,6 +51,11 @@ class Work:
     pieces: int = 1
     layout: Layout = Layout.ANY
     at_once: int | None = None
+    environment: str = ""
+    stdin: str | None = None  # paths; what it writes goes to files of ours unless told otherwise
+    stdout: str | None = None
+    stderr: str | None = None
+    processes: int | None = None  # at most so many at once, threads included
 
     def __post_init__(self) -> None:
         check_label(self.owner, "owner")
@@ -58,12 +64,18 @@ class Work:
         for word in (*self.command, self.folder):
             if not isinstance(word, str) or "\0" in word:
                 raise InvalidInput("command or folder", word, "text without zero bytes")
+        for field in ("stdin", "stdout", "stderr"):
+            path = getattr(self, field)
+            if path is not None and (not path.startswith("/") or "\0" in path):
+                raise InvalidInput(field, path, "a path that begins with /")
         for field in ("name", "task_type"):
             if (value := getattr(self, field)) is not None:
                 check_label(value, field)
         if self.time_limit_ms is not None:
             _check_number("time_limit_ms", self.time_limit_ms, 1, MOST_MS)
         _check_number("grace_ms", self.grace_ms, 0, MOST_MS)
+        if self.processes is not None:
+            _check_number("processes", self.processes, 1, 10**7)
         _check_number("pieces", self.pieces, 1, MOST_NODES)
         if self.at_once is not None:
             _check_number("at_once", self.at_once, 1, 10**9)

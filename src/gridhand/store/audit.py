@@ -19,16 +19,25 @@ from sqlalchemy import Connection, RowMapping, create_engine, func, inspect, or_
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from gridhand.core.check import Violation, check_history, check_state, replay, same_state
+from gridhand.core.check import (
+    Violation,
+    check_ended_job,
+    check_history,
+    check_state,
+    replay,
+    same_state,
+)
 from gridhand.core.errors import StoreError, StoreInvalid
 from gridhand.store import schema
 from gridhand.store.ownership import Taking
+from gridhand.store.sql import refuse_newer
 from gridhand.store.sqlite import SqliteStore
 from gridhand.store.urls import store_at
 
 Progress = Callable[[int, int], None]  # how many are done, of how many
 
 _CHUNK = 5000
+_JSON = {"amounts", "capacity", "devices", "labels", "work", "request", "after", "attempts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,8 @@ class Audit:
     nodes: int
     live: int
     closed: int
+    open_jobs: int
+    ended_jobs: int
     events: int
     violations: list[Violation]
     moved_to: str | None = None
@@ -56,17 +67,23 @@ def audit(url: str, progress: Progress = lambda done, all: None) -> Audit:
             if not damage:
                 raise
             # What cannot be read cannot be counted; that it is damaged is finding enough.
-            return Audit(shown, "", 0, 0, 0, 0, 0, damage)
+            return Audit(shown, "", 0, 0, 0, 0, 0, 0, 0, damage)
 
 
 def _audit(url: str, connection: Connection, progress: Progress, found: list[Violation]) -> Audit:
-    meta = connection.execute(select(schema.meta)).mappings().one()
+    columns = schema.meta.c
+    query = select(columns.cluster_id, columns.epoch, columns.high_water_ms, columns.moved_to)
+    meta = connection.execute(query).mappings().one()
     state = _state(connection, meta["high_water_ms"])
+    jobs = len(state["jobs"])
+    ended = _count(connection, schema.jobs) - jobs if _has_jobs(connection) else 0
     total = _count(connection, schema.events)
     initial = _checkpoint(connection)
     found = found + check_state(state) + _misplaced(state)
     found += check_history(_events(connection, progress, total), initial)
     found += same_state(replay(_events(connection, progress, total), initial), state)
+    if _has_jobs(connection):
+        found += _check_ended(connection, ended)
     live = len(state["allocations"])
     return Audit(
         url=url,
@@ -75,6 +92,8 @@ def _audit(url: str, connection: Connection, progress: Progress, found: list[Vio
         nodes=len(state["nodes"]),
         live=live,
         closed=_count(connection, schema.allocations) - live,
+        open_jobs=jobs,
+        ended_jobs=ended,
         events=total,
         violations=found,
         moved_to=meta["moved_to"],
@@ -110,6 +129,7 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
                 raise StoreInvalid(
                     f"{store.url} is not a Gridhand store", hint="Check the address of the store."
                 )
+            refuse_newer(store.url, _version(connection))
             yield store.url, connection
     except DBAPIError as error:
         raise StoreError(
@@ -118,6 +138,15 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
         ) from error
     finally:
         engine.dispose()
+
+
+def _version(connection: Connection) -> int:
+    return int(connection.execute(select(schema.meta.c.schema_version)).scalar_one())
+
+
+def _has_jobs(connection: Connection) -> bool:
+    """Whether it was written by a version that knew jobs; before, there is nothing to check."""
+    return _version(connection) >= 2
 
 
 def _sqlite(url: str) -> sqlite3.Connection:
@@ -148,13 +177,40 @@ def _state(connection: Connection, now: int) -> dict[str, Any]:
             {"id": f"a{row['epoch']}-{row['number']}", **_parsed(row)}
             for row in connection.execute(select(table).where(live)).mappings()
         ],
+        "jobs": _open_jobs(connection) if _has_jobs(connection) else [],
     }
+
+
+def _open_jobs(connection: Connection) -> list[dict[str, Any]]:
+    table = schema.jobs
+    still = or_(table.c.open.is_not(None), table.c.state.in_(("queued", "running")))
+    return [_parsed(row) for row in connection.execute(select(table).where(still)).mappings()]
+
+
+def _check_ended(connection: Connection, ended: int) -> list[Violation]:
+    """Each ended job by itself, and that there is an event for the end of each."""
+    table, after = schema.jobs, 0
+    found: list[Violation] = []
+    while True:
+        query = select(table).where(table.c.open.is_(None), table.c.number > after)
+        some = connection.execute(query.order_by(table.c.number).limit(_CHUNK)).mappings().all()
+        if not some:
+            break
+        for row in some:
+            found += check_ended_job(_parsed(row))
+        after = some[-1]["number"]
+    events = schema.events
+    query = select(func.count()).select_from(events).where(events.c.kind == "job.ended")
+    told = int(connection.execute(query).scalar_one())
+    if told != ended:
+        found.append(Violation("I7", "jobs", f"{ended} have ended, but {told} events say so"))
+    return found
 
 
 def _parsed(row: RowMapping) -> dict[str, Any]:
     found = dict(row)
-    for name in {"amounts", "capacity", "devices", "labels"} & found.keys():
-        found[name] = _json(found[name])
+    for name in _JSON & found.keys():
+        found[name] = None if found[name] is None else _json(found[name])
     if "draining" in found:
         found["draining"] = bool(found["draining"])
     return found
@@ -168,11 +224,16 @@ def _json(text: Any) -> Any:
 
 
 def _misplaced(state: dict[str, Any]) -> list[Violation]:
-    """Live by their state and not by their node, or the other way round."""
-    return [
+    """Live by their state and not by their node, or the other way round; and open likewise."""
+    found = [
         Violation("I2", row["id"], f"is {row['state']}, but live on {row['live_node']}")
         for row in state["allocations"]
         if row["live_node"] != (row["node"] if row["state"] in ("reserved", "active") else None)
+    ]
+    return found + [
+        Violation("I6", str(row["id"]), f"is {row['state']}, but open is {row['open']}")
+        for row in state["jobs"]
+        if row["open"] != (1 if row["state"] in ("queued", "running") else None)
     ]
 
 

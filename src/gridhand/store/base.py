@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, Protocol
 
 from gridhand.core.allocations import Allocation
 from gridhand.core.errors import StoreUnavailable
+from gridhand.core.jobs import Job
 from gridhand.core.ledger import Change
 from gridhand.core.nodes import Node
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 # A change, the owner who asked for it, and the op id. The keeper's own doing has no owner.
@@ -37,7 +38,10 @@ class Batch:
 
 
 class Event(NamedTuple):
-    """One change as it was written down. `row` is the new row, or None for a removed node."""
+    """One change as it was written down. `row` is the new row, or None for a removed node.
+
+    Of a job only `job.submitted` tells its work; the row of a later event goes on from it.
+    """
 
     number: int
     at: int
@@ -60,11 +64,13 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The present: nodes, live allocations, and the first number that was never given."""
+    """The present: nodes, live allocations, open jobs, and the first numbers never given."""
 
     nodes: list[Node]
     allocations: list[Allocation]
     next_number: int
+    jobs: list[Job]  # in the order of their numbers
+    next_job: int
 
 
 class OutcomeUnknown(StoreUnavailable):
@@ -106,6 +112,23 @@ class Store(Protocol):
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         """Allocations by number, closed ones included, as far back as they are kept."""
 
+    def find_jobs(self, ids: Iterable[str]) -> list[Job]:
+        """Jobs by id, ended ones included, as far back as they are kept."""
+
+    def jobs(
+        self,
+        *,
+        states: Sequence[str] = (),
+        owner: str | None = None,
+        array: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """Jobs, the newest first: in any of these states, of an owner, of an array.
+
+        `before` is the number of the last one seen, to go on from there.
+        """
+
     def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
         """The answered calls among these (owner, op id) pairs."""
 
@@ -113,14 +136,14 @@ class Store(Protocol):
         """Events in order, the first one after number `after`."""
 
     def checkpoint(self) -> list[dict[str, Any]]:
-        """The rows (nodes and live allocations) as they were before the oldest event kept."""
+        """The nodes, live allocations and open jobs as they were before the oldest event kept."""
 
     def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
         """Forget events from before a time, at most so many; say how many are still to go.
 
         What they led to moves into the checkpoint first, so that what is kept can still be
-        replayed. Closed allocations go with their last event; operations by their own age, which
-        is that of the events unless `answered_before` says otherwise.
+        replayed. Closed allocations and ended jobs go with their last event; operations by their
+        own age, which is that of the events unless `answered_before` says otherwise.
         """
 
     def close(self) -> None: ...

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from gridhand.core.allocations import Allocation
+from gridhand.core.jobs import Job
 from gridhand.core.nodes import Node
 from gridhand.store import rows
 from gridhand.store.base import Batch
+from gridhand.store.jobrows import Written
 
 Row = tuple[Any, ...]
 
 
 class FinalRows:
-    """What is to be written of allocations and nodes."""
+    """What is to be written of allocations, nodes and jobs."""
 
     def __init__(self) -> None:
         self.closed: dict[str, list[int]] = {}  # where nothing but the state is new
@@ -23,14 +25,22 @@ class FinalRows:
         self.nodes: list[Node] = []
         self.dropped_nodes: list[Row] = []
         self.next_number = 0
+        self.new_jobs: list[Row] = []
+        self.changed_jobs: list[Row] = []
+        self.ended_jobs: list[Row] = []
+        self.next_job = 0
 
 
 def final_rows(batch: Batch) -> FinalRows:
     last: dict[str, Allocation] = {}
     nodes: dict[str, Node | None] = {}
+    jobs: dict[str, tuple[bool, Job]] = {}
     new: set[str] = set()
     twice: set[str] = set()
     for (_, subject, before, after, _), _, _ in batch.entries:
+        if type(after) is Job:
+            jobs[subject] = before is None or (subject in jobs and jobs[subject][0]), after
+            continue
         if type(after) is not Allocation:
             nodes[subject] = after
             continue
@@ -42,6 +52,8 @@ def final_rows(batch: Batch) -> FinalRows:
     final = FinalRows()
     for subject, held in last.items():
         _add_allocation(final, held, subject in new, subject in twice)
+    for is_new, job in jobs.values():
+        _add_job(final, job, is_new)
     final.nodes = [node for node in nodes.values() if node is not None]
     final.dropped_nodes = [(name,) for name, node in nodes.items() if node is None]
     return final
@@ -59,11 +71,29 @@ def _add_allocation(final: FinalRows, held: Allocation, new: bool, twice: bool) 
         (final.changed if held.live else final.finished).append(row)
 
 
+def _add_job(final: FinalRows, job: Job, new: bool) -> None:
+    written = Written(job)
+    if new:
+        final.new_jobs.append(written.inserted())
+        final.next_job = max(final.next_job, job.number + 1)
+    elif job.open:
+        final.changed_jobs.append(written.changed())
+    else:
+        final.ended_jobs.append(written.ended())
+
+
 def event_rows(batch: Batch, first: int) -> list[Row]:
     """The events, numbered from `first`, each with the new row."""
     at = batch.at
     found = []
-    for number, ((kind, subject, _, after, why), owner, op_id) in enumerate(batch.entries, first):
-        row = rows.allocation_json(after) if type(after) is Allocation else rows.node_json(after)
+    for number, (change, owner, op_id) in enumerate(batch.entries, first):
+        kind, subject, before, after, why = change
+        row: str | None
+        if type(after) is Allocation:
+            row = rows.allocation_json(after)
+        elif type(after) is Job:
+            row = Written(after).event(new=before is None)
+        else:
+            row = rows.node_json(after)
         found.append((number, at, kind, subject, owner, op_id, why, row))
     return found

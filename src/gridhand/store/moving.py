@@ -23,6 +23,7 @@ _CHUNK = 2000
 _TABLES = (
     schema.nodes,
     schema.allocations,
+    schema.jobs,
     schema.events,
     schema.operations,
     schema.checkpoint,
@@ -112,10 +113,8 @@ def _after(key: list[Any], last: tuple[Any, ...]) -> Any:
 def _copy_meta(source: Connection, target: Connection) -> None:
     """Who the cluster is and how far it got. The epoch goes on from the source's."""
     row = dict(source.execute(select(schema.meta)).mappings().one())
-    same = {
-        name: row[name]
-        for name in ("cluster_id", "high_water_ms", "next_number", "checkpoint_through")
-    }
+    kept = ("cluster_id", "high_water_ms", "next_number", "checkpoint_through", "next_job")
+    same = {name: row[name] for name in kept}
     epoch = row["epoch"] + 1
     target.execute(update(schema.meta).values(**same, epoch=epoch, writer=epoch))
 

@@ -56,6 +56,7 @@ _COPY = {
         ("event", schema.events),
         ("operation", schema.operations),
         ("insert_node", schema.nodes),
+        ("insert_job", schema.jobs),
     )
 }
 

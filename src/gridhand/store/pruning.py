@@ -1,7 +1,8 @@
 """Forgetting: old events go, what they led to goes into the checkpoint first.
 
 The checkpoint and the events that are kept give the present, at every moment. Each call forgets a
-bounded number of events, and of closed allocations and answered operations as many at the most.
+bounded number of events, and of closed allocations, ended jobs and answered operations as many at
+the most.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, tuple_, update
 
 from gridhand.store import schema
+from gridhand.store.rows import compact
 
-_CLOSING = {f"allocation.{state}" for state in ("released", "expired", "lost")}
+_CLOSING = {"allocation.released", "allocation.expired", "allocation.lost", "job.ended"}
 _CHUNK = 500
 
-_allocations, _checkpoint, _events = schema.allocations, schema.checkpoint, schema.events
+_allocations, _checkpoint, _events, _jobs = (
+    schema.allocations, schema.checkpoint, schema.events, schema.jobs
+)  # fmt: skip
 
 
 def forget(connection: Connection, before: int, answered_before: int, most: int) -> None:
@@ -31,7 +35,7 @@ def forget(connection: Connection, before: int, answered_before: int, most: int)
     if found:
         # The last word on each subject is what counts.
         last = {(event["kind"].partition(".")[0], event["subject"]): event for event in found}
-        _move_to_checkpoint(connection, last)
+        _move_to_checkpoint(connection, last, _works(connection, found, last))
         through = found[-1]["number"]
         connection.execute(delete(_events).where(_events.c.number <= through))
         connection.execute(update(schema.meta).values(checkpoint_through=through))
@@ -69,30 +73,63 @@ def _newest(connection: Connection) -> int:
     return int(connection.execute(select(func.max(_events.c.number))).scalar() or 0)
 
 
-def _move_to_checkpoint(connection: Connection, last: dict[tuple[str, str], Any]) -> None:
+def _works(
+    connection: Connection, found: list[RowMapping], last: dict[tuple[str, str], RowMapping]
+) -> dict[str, Any]:
+    """The work of each job whose last event does not tell it, from where it was told."""
+    lacking = {
+        subject
+        for (kind, subject), event in last.items()
+        if kind == "job" and event["kind"] != "job.submitted" and not _ended(event)
+    }
+    told = [
+        (event["subject"], event["row"])
+        for event in found
+        if event["kind"] == "job.submitted" and event["subject"] in lacking
+    ]
+    for some in chunks(sorted(lacking - {subject for subject, _ in told})):
+        query = select(_checkpoint.c.subject, _checkpoint.c.row).where(
+            _checkpoint.c.kind == "job", _checkpoint.c.subject.in_(some)
+        )
+        told += [(row[0], row[1]) for row in connection.execute(query)]
+    return {subject: json.loads(row).get("work") for subject, row in told}
+
+
+def _move_to_checkpoint(
+    connection: Connection, last: dict[tuple[str, str], RowMapping], works: dict[str, Any]
+) -> None:
     key = tuple_(_checkpoint.c.kind, _checkpoint.c.subject)
     for some in chunks(list(last)):
         connection.execute(delete(_checkpoint).where(key.in_(some)))
     ended = {subject: event for subject, event in last.items() if _ended(event)}
     kept = [
-        {"kind": kind, "subject": subject, "row": event["row"]}
+        {"kind": kind, "subject": subject, "row": _whole(kind, event, works)}
         for (kind, subject), event in last.items()
         if (kind, subject) not in ended
     ]
     if kept:
         connection.execute(insert(_checkpoint), kept)
-    numbers = [
-        json.loads(event["row"])["number"]
-        for (kind, _), event in ended.items()
-        if kind == "allocation"
-    ]
-    for some in chunks(numbers):
-        closed = _allocations.c.live_node.is_(None)
-        connection.execute(delete(_allocations).where(_allocations.c.number.in_(some), closed))
+    for kind, table, over in (
+        ("allocation", _allocations, _allocations.c.live_node.is_(None)),
+        ("job", _jobs, _jobs.c.open.is_(None)),
+    ):
+        numbers = [
+            json.loads(event["row"])["number"] for (of, _), event in ended.items() if of == kind
+        ]
+        for some in chunks(numbers):
+            connection.execute(delete(table).where(table.c.number.in_(some), over))
 
 
-def _ended(event: Any) -> bool:
-    """Whether nothing is left of the subject: a node removed, an allocation closed."""
+def _whole(kind: str, event: RowMapping, works: dict[str, Any]) -> str:
+    """The row of the event; of a job with its work, without which nothing could be replayed."""
+    text: str = event["row"]
+    if kind == "job" and event["subject"] in works:
+        return compact({**json.loads(text), "work": works[event["subject"]]})
+    return text
+
+
+def _ended(event: RowMapping) -> bool:
+    """Whether nothing is left of the subject: a node removed, an allocation closed, a job over."""
     return event["row"] is None or event["kind"] in _CLOSING
 
 

@@ -3,7 +3,7 @@
 Amounts are kept as JSON with the names in order and no spaces, so a negative one always shows as
 `":-`, which no name can contain. `live_node` is the node of a live allocation and null afterwards:
 the foreign key and the uniqueness of holders then concern the living alone, and history may name
-nodes that are gone.
+nodes that are gone. `open` is 1 of a job that is not over and null afterwards, likewise.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ meta = Table(
     Column("next_number", _Big, nullable=False),
     Column("checkpoint_through", _Big, nullable=False),
     Column("moved_to", String, nullable=True),
+    Column("next_job", _Big, nullable=False),
     CheckConstraint("id = 1", name="one_row"),
     CheckConstraint("writer = epoch", name=FENCE),
-    CheckConstraint("high_water_ms >= 0 AND next_number >= 1", name="marks_are_sane"),
+    CheckConstraint(
+        "high_water_ms >= 0 AND next_number >= 1 AND next_job >= 1", name="marks_are_sane"
+    ),
 )
 
 nodes = Table(
@@ -111,6 +114,74 @@ Index(
 )
 Index("live_allocations", allocations.c.live_node, sqlite_where=_LIVE, postgresql_where=_LIVE)
 
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("number", _Big, primary_key=True, autoincrement=False),
+    Column("id", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("name", String, nullable=True),
+    Column("state", String, nullable=False),
+    Column("open", Integer, nullable=True),
+    Column("array", String, nullable=True),
+    Column("array_index", _Big, nullable=True),
+    Column("submitted", _Big, nullable=False),
+    Column("ended", _Big, nullable=True),
+    Column("reason", String, nullable=True),
+    Column("not_before", _Big, nullable=True),
+    Column("work", Text, nullable=False),
+    Column("request", Text, nullable=True),  # null while it is that of the work
+    Column("after", Text, nullable=False),
+    Column("attempts", Text, nullable=False),
+    _no_negative("work"),
+    _no_negative("request"),
+    _no_negative("attempts"),
+    CheckConstraint(
+        "(open IS NOT NULL AND open = 1 AND state IN ('queued', 'running') AND ended IS NULL)"
+        " OR (open IS NULL AND state IN ('succeeded', 'failed', 'cancelled', 'lost')"
+        " AND ended IS NOT NULL)",
+        name="open_until_ended",
+    ),
+    CheckConstraint("(reason IS NULL) = (ended IS NULL)", name="ended_for_a_reason"),
+    CheckConstraint("not_before IS NULL OR state = 'queued'", name="only_the_queued_wait"),
+    CheckConstraint("state <> 'running' OR attempts <> '[]'", name="running_is_an_attempt"),
+    CheckConstraint(
+        "number >= 1 AND submitted >= 0 AND (ended IS NULL OR ended >= 0)"
+        " AND (not_before IS NULL OR not_before >= 0)"
+        " AND (array_index IS NULL OR array_index >= 0)",
+        name="times_and_numbers_are_sane",
+    ),
+    CheckConstraint('("array" IS NULL) = (array_index IS NULL)', name="array_and_index"),
+    CheckConstraint(
+        'id = CASE WHEN "array" IS NULL THEN CAST(number AS VARCHAR)'
+        " ELSE \"array\" || '_' || CAST(array_index AS VARCHAR) END",
+        name="id_tells_the_number",
+    ),
+)
+
+Index("jobs_by_id", jobs.c.id, unique=True)
+Index("jobs_by_owner", jobs.c.owner, jobs.c.number)
+_OF_ARRAY = text('"array" IS NOT NULL')
+Index(
+    "jobs_of_array",
+    jobs.c.array,
+    jobs.c.number,
+    sqlite_where=_OF_ARRAY,
+    postgresql_where=_OF_ARRAY,
+)
+_OPEN, _ENDED = text("open IS NOT NULL"), text("open IS NULL")
+Index("open_jobs", jobs.c.open, jobs.c.number, sqlite_where=_OPEN, postgresql_where=_OPEN)
+# Of those that ended, which are most, few may be asked for: that must not be a search of all.
+Index("ended_jobs", jobs.c.state, jobs.c.number, sqlite_where=_ENDED, postgresql_where=_ENDED)
+Index(
+    "ended_jobs_by_owner",
+    jobs.c.owner,
+    jobs.c.state,
+    jobs.c.number,
+    sqlite_where=_ENDED,
+    postgresql_where=_ENDED,
+)
+
 events = Table(
     "events",
     metadata,
@@ -141,5 +212,5 @@ checkpoint = Table(
     Column("kind", String, primary_key=True),
     Column("subject", String, primary_key=True),
     Column("row", Text, nullable=False),
-    CheckConstraint("kind IN ('node', 'allocation')", name="known_kind"),
+    CheckConstraint("kind IN ('node', 'allocation', 'job')", name="known_kind"),
 )

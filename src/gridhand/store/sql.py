@@ -32,6 +32,7 @@ from sqlalchemy.sql.expression import UpdateBase
 
 from gridhand.core.allocations import Allocation
 from gridhand.core.errors import StoreError, StoreFenced, StoreInvalid
+from gridhand.core.jobs import Job
 from gridhand.core.nodes import Node
 from gridhand.store import rows, schema
 from gridhand.store.base import (
@@ -44,11 +45,13 @@ from gridhand.store.base import (
     OutcomeUnknown,
 )
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
+from gridhand.store.jobqueries import by_ids, newest
+from gridhand.store.jobrows import Jobs
 from gridhand.store.ownership import Identity, Taking
 from gridhand.store.pruning import chunks, forget, left_to_forget
 
-_allocations, _events, _meta, _nodes = (
-    schema.allocations, schema.events, schema.meta, schema.nodes
+_allocations, _events, _jobs, _meta, _nodes = (
+    schema.allocations, schema.events, schema.jobs, schema.meta, schema.nodes
 )  # fmt: skip
 
 _change = (
@@ -62,10 +65,24 @@ _change = (
     )
 )
 
+_change_job = (
+    update(_jobs)
+    .where(_jobs.c.number == bindparam("which"), _jobs.c.open.is_not(None))
+    .values(
+        state=bindparam("to"),
+        not_before=bindparam("waits"),
+        request=bindparam("asks"),
+        attempts=bindparam("tried"),
+    )
+)
+
 # Parameters are given in the order of the table's columns, then those of the condition.
 STATEMENTS: dict[str, UpdateBase] = {
     "fence": update(_meta).values(
-        writer=bindparam("mine"), high_water_ms=bindparam("high"), next_number=bindparam("next")
+        writer=bindparam("mine"),
+        high_water_ms=bindparam("high"),
+        next_number=bindparam("next"),
+        next_job=bindparam("next_one"),
     ),
     "change": _change,
     "finish": _change.values(live_node=null()),
@@ -74,6 +91,12 @@ STATEMENTS: dict[str, UpdateBase] = {
     "operation": insert(schema.operations),
     "drop_node": delete(_nodes).where(_nodes.c.name == bindparam("which")),
     "insert_node": insert(_nodes),
+    "insert_job": insert(_jobs),
+    # What indexes are made of is not even named where it stays: naming it costs.
+    "change_job": _change_job,
+    "end_job": _change_job.values(
+        open=null(), ended=bindparam("over"), reason=bindparam("because")
+    ),
 }
 
 
@@ -86,7 +109,7 @@ class SqlStore(ABC):
     def __init__(self, taking: Taking | None) -> None:
         self._taking = taking or Taking()
         self._epoch = self._high_water_ms = 0
-        self._next_event = self._next_number = 1
+        self._next_event = self._next_number = self._next_job = 1
         self._last_batch = Batch(0)  # whose outcome may be unknown
         self._last_event_of_it = 0
 
@@ -170,7 +193,8 @@ class SqlStore(ABC):
 
     def _go_on_from(self, row: RowMapping) -> None:
         """Take up the numbers where whoever wrote last has left them."""
-        self._high_water_ms, self._next_number = row["high_water_ms"], row["next_number"]
+        self._high_water_ms = row["high_water_ms"]
+        self._next_number, self._next_job = row["next_number"], row["next_job"]
         self._next_event = self._last_event() + 1
 
     def _make_or_migrate(self) -> None:
@@ -182,11 +206,7 @@ class SqlStore(ABC):
         version = 0
         if tables:
             version = self._connection.execute(select(_meta.c.schema_version)).scalar_one()
-        if version > SCHEMA_VERSION:
-            raise StoreInvalid(
-                f"{self.url} has schema version {version}; this Gridhand knows {SCHEMA_VERSION}",
-                hint="Use the version of Gridhand that wrote it, or a newer one.",
-            )
+        refuse_newer(self.url, version)
         if version < SCHEMA_VERSION:
             self._migrate(version)
         moved_to = self._connection.execute(select(_meta.c.moved_to)).scalar_one()
@@ -214,7 +234,7 @@ class SqlStore(ABC):
         self._connection.execute(
             insert(_meta).values(
                 id=1, schema_version=SCHEMA_VERSION, cluster_id=uuid.uuid4().hex, epoch=0,
-                writer=0, high_water_ms=0, next_number=1, checkpoint_through=0,
+                writer=0, high_water_ms=0, next_number=1, checkpoint_through=0, next_job=1,
             )
         )  # fmt: skip
 
@@ -230,10 +250,11 @@ class SqlStore(ABC):
         events = event_rows(batch, self._next_event)
         high = max(batch.at, self._high_water_ms)
         next_number = max(final.next_number, self._next_number)
+        next_job = max(final.next_job, self._next_job)
         next_event = self._next_event + len(events)
         self._last_batch, self._last_event_of_it = batch, next_event - 1
         with self._transaction():
-            self._hold_epoch(high, next_number)
+            self._hold_epoch(high, next_number, next_job)
             self._write(final)
             if events:
                 self._insert("event", events)
@@ -242,11 +263,12 @@ class SqlStore(ABC):
                     "operation",
                     [(op.owner, op.op_id, batch.at, op.body, op.reply) for op in batch.operations],
                 )
-        self._high_water_ms, self._next_number, self._next_event = high, next_number, next_event
+        self._high_water_ms, self._next_event = high, next_event
+        self._next_number, self._next_job = next_number, next_job
 
-    def _hold_epoch(self, high_water_ms: int, next_number: int) -> None:
+    def _hold_epoch(self, high_water_ms: int, next_number: int, next_job: int) -> None:
         """Say in which epoch we write, in every transaction: the database refuses an old one."""
-        self._run("fence", [(self._epoch, high_water_ms, next_number)])
+        self._run("fence", [(self._epoch, high_water_ms, next_number, next_job)])
 
     def _write(self, final: FinalRows) -> None:
         # Ends come first: what they free (a holder's name, a node) may be taken in the same batch.
@@ -262,6 +284,15 @@ class SqlStore(ABC):
             _expect(len(final.changed), self._run("change", final.changed))
         if final.inserted:
             self._insert("insert", final.inserted)
+        self._write_jobs(final)
+
+    def _write_jobs(self, final: FinalRows) -> None:
+        if final.ended_jobs:
+            _expect(len(final.ended_jobs), self._run("end_job", final.ended_jobs))
+        if final.changed_jobs:
+            _expect(len(final.changed_jobs), self._run("change_job", final.changed_jobs))
+        if final.new_jobs:
+            self._insert("insert_job", final.new_jobs)
 
     def _replace_nodes(self, nodes: list[Node]) -> None:
         known: set[str] = set()
@@ -289,7 +320,7 @@ class SqlStore(ABC):
     def writing(self) -> Iterator[None]:
         """A transaction of the owner's."""
         with self._transaction():
-            self._hold_epoch(self._high_water_ms, self._next_number)
+            self._hold_epoch(self._high_water_ms, self._next_number, self._next_job)
             yield
 
     def mark_moved(self, url: str) -> None:
@@ -303,10 +334,14 @@ class SqlStore(ABC):
         # Not sorted by the database: it would then read the ended ones, too, to find the living.
         live = self._read(select(_allocations).where(_allocations.c.live_node.is_not(None)))
         allocations = [rows.allocation_from_columns(row) for row in live]
+        jobs = Jobs().read(self._read(select(_jobs).where(_jobs.c.open.is_not(None))))
+        following = self._read(select(_meta.c.next_number, _meta.c.next_job))[0]
         return Contents(
             nodes=[rows.node_from_columns(row) for row in self._read(select(_nodes))],
             allocations=sorted(allocations, key=lambda held: held.number),
-            next_number=self._read(select(_meta.c.next_number))[0]["next_number"],
+            next_number=following["next_number"],
+            jobs=sorted(jobs, key=lambda job: job.number),
+            next_job=following["next_job"],
         )
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
@@ -315,6 +350,24 @@ class SqlStore(ABC):
             query = select(_allocations).where(_allocations.c.number.in_(some))
             found += map(rows.allocation_from_columns, self._read(query))
         return found
+
+    def find_jobs(self, ids: Iterable[str]) -> list[Job]:
+        jobs = Jobs()
+        return [job for some in chunks(list(ids)) for job in jobs.read(self._read(by_ids(some)))]
+
+    def jobs(
+        self,
+        *,
+        states: Sequence[str] = (),
+        owner: str | None = None,
+        array: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        queries = newest(states=states, owner=owner, array=array, before=before, limit=limit)
+        found = [row for query in queries for row in self._read(query)]
+        found.sort(key=lambda row: -row["number"])
+        return Jobs().read(found[:limit])
 
     def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
         table = schema.operations
@@ -351,6 +404,15 @@ class SqlStore(ABC):
         with self.writing():
             forget(self._connection, before, answered, most)
             return left_to_forget(self._connection, before, answered)
+
+
+def refuse_newer(url: str, version: int) -> None:
+    """What a later Gridhand has written may mean something else by the same words."""
+    if version > SCHEMA_VERSION:
+        raise StoreInvalid(
+            f"{url} has schema version {version}; this Gridhand knows {SCHEMA_VERSION}",
+            hint="Use the version of Gridhand that wrote it, or a newer one.",
+        )
 
 
 def _expect(wanted: int, touched: int) -> None:

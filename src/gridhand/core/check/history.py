@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gridhand.core.check.jobhistory import JobSteps
+from gridhand.core.check.jobs import OVER
 from gridhand.core.check.rows import (
     CLOSED,
     LIVE,
@@ -41,6 +43,11 @@ ALLOCATION_FIELDS = (
     "state", "lifetime", "deadline", "ttl", "group",
 )  # fmt: skip
 
+JOB_FIELDS = (
+    "id", "number", "owner", "name", "state", "array", "array_index", "submitted", "ended",
+    "reason", "not_before", "request", "after", "attempts", "work",
+)  # fmt: skip
+
 Rows = dict[str, Mapping[str, Any]]
 
 
@@ -60,9 +67,13 @@ def check_history(events: Iterable[object], initial: object = ()) -> list[Violat
     """
     found: list[Violation] = []
     last: dict[str, Allocation] = {}
-    for id, row in _tables(initial, found)[1].items():
+    jobs = JobSteps()
+    _, allocations, begun = _tables(initial, found)
+    for id, row in allocations.items():
         if held := read_allocation(row, id, found):
             last[id] = held
+    for id, row in begun.items():
+        jobs.begin(id, row, found)
     number, at = -1, 0
     for event in _read_events(events, found):
         if event.number <= number:
@@ -70,7 +81,10 @@ def check_history(events: Iterable[object], initial: object = ()) -> list[Violat
         if event.at < at:
             found.append(_out_of_order(event, f"is of {event.at}, before the last, of {at}"))
         number, at = max(number, event.number), max(at, event.at)
-        found += _check_node_event(event) if _of_node(event) else _check_step(event, last)
+        if _of_job(event):
+            found += jobs.step(event.number, event.kind, event.subject, event.row)
+        else:
+            found += _check_node_event(event) if _of_node(event) else _check_step(event, last)
     return found
 
 
@@ -87,7 +101,7 @@ def _read_events(events: Iterable[object], found: list[Violation]) -> Iterator[E
             subject=read.text("subject"),
             row=read.get("row", None, "a table or null", _is_row),
         )
-        if event.kind and not event.kind.startswith(("allocation.", "node.")):
+        if event.kind and not event.kind.startswith(("allocation.", "node.", "job.")):
             read.note(f"{show(event.kind)} is no kind of event")
         found += read.found
         if not read.found:
@@ -100,6 +114,10 @@ def _is_row(value: object) -> bool:
 
 def _of_node(event: Event) -> bool:
     return event.kind.startswith("node.")
+
+
+def _of_job(event: Event) -> bool:
+    return event.kind.startswith("job.")
 
 
 def _out_of_order(event: Event, message: str) -> Violation:
@@ -153,18 +171,23 @@ def _granted(before: Allocation, held: Allocation) -> Iterator[tuple[str, object
 
 
 def replay(events: Iterable[object], initial: object = ()) -> dict[str, Rows]:
-    """The nodes and live allocations that `events` lead to, from those of `initial`.
+    """The nodes, live allocations and open jobs that `events` lead to, from those of `initial`.
 
-    An event without a row takes its subject away. Unreadable events are passed over:
-    `check_history` reports them.
+    An event without a row takes its subject away; that of a job without its work goes on from the
+    row before. Unreadable events are passed over: `check_history` reports them.
     """
-    nodes, allocations = _tables(initial, [])
+    nodes, allocations, jobs = _tables(initial, [])
     for event in _read_events(events, []):
-        table = nodes if _of_node(event) else allocations
-        table.pop(event.subject, None)
+        table = jobs if _of_job(event) else nodes if _of_node(event) else allocations
+        before = table.pop(event.subject, None)
         if isinstance(event.row, Mapping):
-            table[event.subject] = event.row
-    return {"nodes": nodes, "allocations": _without_closed(allocations)}
+            row = event.row
+            if _of_job(event) and before is not None and "work" not in row and "work" in before:
+                row = {**row, "work": before["work"]}
+            table[event.subject] = row
+            if _of_job(event) and row.get("state") in OVER:
+                del table[event.subject]
+    return {"nodes": nodes, "allocations": _without_closed(allocations), "jobs": _open(jobs)}
 
 
 def check_rebuild(events: Iterable[object], state: object, initial: object = ()) -> list[Violation]:
@@ -173,17 +196,18 @@ def check_rebuild(events: Iterable[object], state: object, initial: object = ())
 
 
 def same_state(one: object, other: object, *, invariant: str = "I7") -> list[Violation]:
-    """How the nodes and live allocations of two dumps (or replays) differ, field by field.
+    """How the nodes, live allocations and open jobs of two dumps (or replays) differ, by field.
 
     With `invariant="I4"` it proves that a refused request changed nothing.
     """
     found: list[Violation] = []
-    nodes, allocations = _tables(one, found)
-    other_nodes, other_allocations = _tables(other, found)
+    nodes, allocations, jobs = _tables(one, found)
+    other_nodes, other_allocations, other_jobs = _tables(other, found)
     live, other_live = _without_closed(allocations), _without_closed(other_allocations)
     differences = [(each.subject, each.message) for each in found]
     differences += _differing(nodes, other_nodes, NODE_FIELDS)
     differences += _differing(live, other_live, ALLOCATION_FIELDS)
+    differences += _differing(_open(jobs), _open(other_jobs), JOB_FIELDS)
     return [Violation(invariant, subject, message) for subject, message in differences]
 
 
@@ -205,24 +229,40 @@ def _text(row: Mapping[str, Any], field: str) -> str:
     try:
         if field == "devices" and isinstance(value, list | tuple):
             return str(sorted(json.dumps(part, sort_keys=True) for part in value))
+        if field == "attempts" and isinstance(value, list | tuple):
+            value = [_as_written(attempt) for attempt in value]
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return show(value)
 
 
-def _tables(state: object, found: list[Violation]) -> tuple[Rows, Rows]:
-    """Nodes by name and allocations by id, of a dump, a replay, or a table or list of rows."""
-    if isinstance(state, Mapping) and ("nodes" in state or "allocations" in state):
-        nodes, allocations = state.get("nodes", ()), state.get("allocations", ())
+def _as_written(attempt: object) -> object:
+    """When an attempt under way has started may be known and not written: a restart asks again."""
+    if isinstance(attempt, Mapping) and attempt.get("ended") is None:
+        return {name: value for name, value in attempt.items() if name != "started"}
+    return attempt
+
+
+def _tables(state: object, found: list[Violation]) -> tuple[Rows, Rows, Rows]:
+    """Nodes by name, allocations and jobs by id, of a dump, a replay, or rows in any order."""
+    if isinstance(state, Mapping) and {"nodes", "allocations", "jobs"} & state.keys():
+        nodes, allocations, jobs = (
+            state.get(name, ()) for name in ("nodes", "allocations", "jobs")
+        )
     else:
         rows = _listed(state, found)
         nodes = [row for row in rows if _looks_like_node(row)]
-        allocations = [row for row in rows if not _looks_like_node(row)]
-    return _index(nodes, "name", found), _index(allocations, "id", found)
+        jobs = [row for row in rows if _looks_like_job(row)]
+        allocations = [row for row in rows if not _looks_like_node(row) | _looks_like_job(row)]
+    return _index(nodes, "name", found), _index(allocations, "id", found), _index(jobs, "id", found)
 
 
 def _looks_like_node(row: object) -> bool:
     return isinstance(row, Mapping) and "name" in row and "id" not in row
+
+
+def _looks_like_job(row: object) -> bool:
+    return isinstance(row, Mapping) and "id" in row and "attempts" in row
 
 
 def _listed(rows: object, found: list[Violation]) -> list[object]:
@@ -244,3 +284,7 @@ def _index(rows: object, key: str, found: list[Violation]) -> Rows:
 
 def _without_closed(rows: Rows) -> Rows:
     return {name: row for name, row in rows.items() if row.get("state") not in CLOSED}
+
+
+def _open(jobs: Rows) -> Rows:
+    return {id: row for id, row in jobs.items() if row.get("state") not in OVER}

@@ -1,7 +1,7 @@
 """What a state holds, counted again the slow and obvious way.
 
 I1 is about a node and its totals, I2 what is held, I3 devices, I5 the life of an allocation:
-unique, dated, grouped.
+unique, dated, grouped; I6 about jobs, which are judged where a dump tells of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gridhand.core.check.jobs import check_jobs, read_job
 from gridhand.core.check.rows import (
     LARGEST_COUNT,
     WHOLE,
@@ -113,7 +114,23 @@ def check_state(dump: object, *, strict_time: bool = False) -> list[Violation]:
         found += _check_node(node, row, live.pop(node.name, []))
     for name, stranded in live.items():
         found += [Violation("I2", held.id, f"is on {name}, which is no node") for held in stranded]
-    return found + _check_unique(view) + _check_groups(view.allocations)
+    found += _check_unique(view) + _check_groups(view.allocations)
+    if isinstance(dump, Mapping) and "jobs" in dump:
+        found += _check_jobs(dump, view.allocations)
+    return found
+
+
+def _check_jobs(dump: object, allocations: list[Allocation]) -> list[Violation]:
+    read = Reader(dump, "I6", "dump")
+    found: list[Violation] = []
+    jobs = [
+        job
+        for place, row in enumerate(read.items("jobs"))
+        if (job := read_job(row, f"jobs[{place}]", found))
+    ]
+    found += twice("I6", "id", ((job.id, job.id, job.id) for job in jobs))
+    found += twice("I6", "number", ((job.id, job.number, job.id) for job in jobs))
+    return read.found + found + check_jobs(jobs, allocations)
 
 
 def _check_node(node: Node, row: object, live: list[Allocation]) -> list[Violation]:

@@ -1,0 +1,178 @@
+"""Jobs as rows and as JSON, and back: exactly, whatever is in them."""
+
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gridhand.core.attempts import Attempt, Reason
+from gridhand.core.gpus import GpuAsk
+from gridhand.core.jobs import After, Condition, Job, JobState
+from gridhand.core.jobviews import job_row, request_row, work_row
+from gridhand.core.requests import Layout, Request
+from gridhand.core.resources import MOST, Resources
+from gridhand.core.retries import FINAL, RetryPolicy
+from gridhand.core.work import Priority, Work
+from gridhand.store import schema
+from gridhand.store.jobrows import Jobs, Written, request_from, work_from, work_json
+
+NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,9}", fullmatch=True)
+RESOURCE = st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,9}", fullmatch=True)
+AMOUNTS = st.dictionaries(RESOURCE, st.integers(1, MOST), max_size=4).map(Resources)
+# Words as a shell gives them: bytes that are no text are lone surrogates in Python.
+WORDS = st.text(
+    st.characters(exclude_characters="\0") | st.characters(categories=["Cs"])
+    | st.sampled_from('":-\\{}[],\n'),
+    max_size=12,
+)  # fmt: skip
+PATHS = WORDS.map(lambda text: f"/{text}")
+COUNTS = st.integers(0, 2**62)
+MAYBE = st.none() | COUNTS
+
+GPU_ASKS = st.builds(
+    GpuAsk,
+    devices=st.integers(1, 8),
+    share=st.integers(0, 10_000),
+    memory_bytes=MAYBE,
+    model=st.none() | st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=9),
+    capability=st.none() | st.tuples(st.integers(0, 20), st.integers(0, 9)),
+)
+PLAIN = {
+    "amounts": AMOUNTS,
+    "gpu": st.none() | GPU_ASKS,
+    "node": st.none() | NAMES,
+    "prefer": st.lists(NAMES, max_size=3).map(tuple),
+    "exclude": st.frozensets(NAMES, max_size=3),
+    "labels": st.dictionaries(NAMES, NAMES, max_size=3),
+    "quality": st.none() | NAMES,
+    "together_with": st.none() | NAMES,
+    "apart_from": st.lists(NAMES, max_size=3).map(tuple),
+}
+REQUESTS = st.builds(
+    Request, **PLAIN, alternatives=st.lists(st.builds(Request, **PLAIN), max_size=2).map(tuple)
+)
+RETRIES = st.builds(
+    RetryPolicy,
+    tries=st.integers(1, 9),
+    on=st.frozensets(st.sampled_from(sorted(set(Reason) - FINAL))),
+    exit_codes=st.frozensets(st.integers(1, 255), max_size=4),
+    losses=st.integers(0, 9),
+    delay_ms=st.integers(0, 9_999),
+    most_delay_ms=st.integers(0, 9_999),
+)
+WORKS = st.builds(
+    Work,
+    owner=NAMES,
+    command=st.tuples(WORDS.filter(bool), *[WORDS] * 2),
+    folder=PATHS,
+    request=REQUESTS,
+    name=st.none() | NAMES,
+    priority=st.sampled_from(Priority),
+    task_type=st.none() | NAMES,
+    time_limit_ms=st.none() | st.integers(1, 10**9),
+    grace_ms=st.integers(0, 10**6),
+    detached=st.booleans(),
+    retry=RETRIES,
+    pieces=st.integers(1, 100),
+    layout=st.sampled_from(Layout),
+    at_once=st.none() | st.integers(1, 99),
+    environment=WORDS,
+    stdin=st.none() | PATHS,
+    stdout=st.none() | PATHS,
+    stderr=st.none() | PATHS,
+    processes=st.none() | st.integers(1, 999),
+)
+REASONS = st.none() | st.sampled_from(Reason)
+ATTEMPTS = st.builds(
+    Attempt, st.integers(1, 9), NAMES, NAMES, st.integers(0, 5), COUNTS, MAYBE, REASONS, MAYBE,
+    MAYBE, MAYBE, REASONS, MAYBE, MAYBE, st.none() | NAMES, WORDS,
+)  # fmt: skip
+JOBS = st.builds(
+    lambda work, request, **more: Job(work=work, request=request or work.request, **more),
+    id=NAMES,
+    number=COUNTS,
+    work=WORKS,
+    request=st.none() | REQUESTS,
+    submitted=COUNTS,
+    array=st.none() | NAMES,
+    array_index=MAYBE,
+    after=st.lists(st.builds(After, NAMES, st.sampled_from(Condition)), max_size=3).map(tuple),
+    state=st.sampled_from(JobState),
+    attempts=st.lists(ATTEMPTS, max_size=3).map(tuple),
+    not_before=MAYBE,
+    reason=REASONS,
+    ended=MAYBE,
+)
+COLUMNS = [column.name for column in schema.jobs.c]
+
+
+def columns(job):
+    return dict(zip(COLUMNS, Written(job).inserted(), strict=True))
+
+
+@given(JOBS)
+def test_a_job_comes_back_from_its_row_as_it_was(job):
+    found = Jobs().job(columns(job))
+    assert found == job
+    assert [type(value) for value in found] == [type(value) for value in job]
+    same = job.request == job.work.request
+    assert (found.request is found.work.request) is same
+    for was, now in zip(job.attempts, found.attempts, strict=True):
+        assert [type(value) for value in now] == [type(value) for value in was]
+
+
+@given(JOBS)
+def test_an_event_carries_the_plain_row_and_only_the_first_its_work(job):
+    row = job_row(job)
+    assert json.loads(Written(job).event(new=True)) == json.loads(json.dumps(row))
+    del row["work"]
+    assert json.loads(Written(job).event(new=False)) == json.loads(json.dumps(row))
+
+
+@given(WORKS)
+def test_a_work_comes_back_from_plain_data(work):
+    assert work_from(json.loads(json.dumps(work_row(work)))) == work
+    assert json.loads(work_json(work)) == json.loads(json.dumps(work_row(work)))
+
+
+@given(REQUESTS)
+def test_a_request_comes_back_from_plain_data(request):
+    found = request_from(json.loads(json.dumps(request_row(request))))
+    assert found == request
+    assert found.key() == request.key()
+
+
+@given(WORKS, st.lists(ATTEMPTS, max_size=2).map(tuple))
+@example(Work("ann", ('x":-1', 'a\\":-', '\\\\":-', '":-'), "/", Request.of(cpu=1)), ())
+def test_no_text_looks_like_a_negative_amount(work, attempts):
+    """The guard of the table would refuse it."""
+    job = Job("1", 1, work, work.request, 0, attempts=attempts)
+    row = columns(job)
+    assert '":-' not in row["work"] + row["attempts"]
+    assert Jobs().job(row) == job
+
+
+def test_equal_works_are_shared_when_they_are_read():
+    request = Request.of(cpu=1)
+    works = [Work("ann", ("x",), "/", request), Work("ann", ("x",), "/", Request.of(cpu=1)),
+             Work("ann", ("y",), "/", request)]  # fmt: skip
+    jobs = [Job(str(number), number, work, work.request, 0) for number, work in enumerate(works)]
+    one, same, other = Jobs().read(map(columns, jobs))
+    assert one.work is same.work
+    assert one.work is not other.work
+
+
+def test_the_texts_of_many_works_are_not_kept_for_ever():
+    from gridhand.store import jobrows
+
+    for number in range(3 * jobrows._MOST_WORKS):
+        work_json(Work("ann", ("x", str(number)), "/", Request.of(cpu=1)))
+    assert len(jobrows._works) <= jobrows._MOST_WORKS
+
+
+def test_what_a_row_does_not_tell_is_as_usual():
+    work = Work("ann", ("x",), "/", Request.of(cpu=1))
+    row = {
+        name: work_row(work)[name] for name in work_row(work) if name not in ("detached", "pieces")
+    }
+    assert work_from(row) == work
