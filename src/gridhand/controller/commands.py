@@ -6,13 +6,20 @@ A command that raises leaves the ledger as it found it: the keeper rolls back to
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gridhand.core.allocations import Allocation, Move, advance
+from gridhand.core.allocations import Allocation, Lifetime, Move, advance
 from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import InvalidInput, InvalidRequest, NotYours, UnknownAllocation
+from gridhand.core.errors import (
+    InvalidInput,
+    InvalidRequest,
+    MoveRefused,
+    NotYours,
+    UnknownAllocation,
+)
 from gridhand.core.groups import place_group
+from gridhand.core.jobs import Job
 from gridhand.core.ledger import Ledger, Placement, Terms
 from gridhand.core.nodes import Health, Node
 from gridhand.core.placement import Snapshot, place
@@ -35,6 +42,7 @@ class Desk:
     strategy: OwnStrategy | None
     now: int = 0
     past: dict[str, Allocation] = field(default_factory=dict)
+    past_jobs: dict[str, Job] = field(default_factory=dict)
 
     def find(self, id: str, owner: str) -> Allocation:
         """An allocation of `owner`, live or closed."""
@@ -60,6 +68,10 @@ class Command(Call[Reply]):
     def gives_back(self) -> bool:
         """Whether it frees something, and so must work even when the disk is full."""
         return False
+
+    def past_jobs(self) -> Iterable[str]:
+        """The jobs it names, or arrays of them, that it must know of though they have ended."""
+        return ()
 
     def body(self) -> str:
         """The same text for the same call."""
@@ -149,6 +161,9 @@ class MoveOne(HoldingCommand):
 
     def decide(self, desk: Desk) -> list[Allocation]:
         found = desk.find(self.id, self.owner)
+        if found.lifetime is Lifetime.JOB and found.live:
+            job = desk.ledger.jobs.holding(found.id)
+            raise MoveRefused(self.move, found.id, f"job {job.id if job else '?'} holds it")
         if not found.live:
             return [advance(found, self.move, now=desk.now)]
         return [desk.ledger.move(self.id, self.move, now=desk.now, ttl_ms=self.ttl_ms)]

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from gridhand.clock import Clock, LedgerClock
 from gridhand.controller.commands import Allocate, AskStore, Command, Desk, MoveOne, Read
+from gridhand.controller.dispatch import Dispatch
 from gridhand.controller.tickets import NOWHERE, Ticket, deliver
 from gridhand.core.errors import (
     GridClosed,
@@ -55,10 +56,13 @@ class Keeper:
         *,
         strategy: OwnStrategy | None = None,
         clock: Callable[[int], Clock] = LedgerClock,
+        dispatch: Dispatch | None = None,
     ) -> None:
+        """Jobs are started only if there is a `dispatch`; else they wait for one who has."""
         self._store = store
         self._make_clock = clock
         self._strategy = strategy
+        self._dispatch = dispatch
         self._desk = Desk(Ledger(), Snapshot(Ledger()), strategy)
         self._inbox: queue.SimpleQueue[Sequence[Ticket]] = queue.SimpleQueue()
         self._closed: GridError | None = None
@@ -101,7 +105,9 @@ class Keeper:
         """
         contents = self._store.load()
         now = self.clock.now()
-        ledger = Ledger(epoch=self._epoch, next_number=contents.next_number)
+        ledger = Ledger(
+            epoch=self._epoch, next_number=contents.next_number, next_job=contents.next_job
+        )
         ledger.load(
             contents.nodes,
             (
@@ -110,11 +116,14 @@ class Keeper:
                 else held._replace(deadline=max(held.deadline, now + (held.ttl_ms or 0)))
                 for held in contents.allocations
             ),
+            contents.jobs,
         )
         # What was measured outlives a reload: it was never in the store.
         before = self._desk.snapshot
         snapshot = Snapshot(ledger, before.foreign, mix=before.mix)
         self._desk = Desk(ledger, snapshot, self._strategy, max(now, self._desk.now))
+        if self._dispatch is not None:
+            self._dispatch.load(contents.jobs)
 
     # ---- taking commands
 
@@ -180,12 +189,19 @@ class Keeper:
     # ---- time
 
     def _due(self) -> bool:
+        now = self.clock.now()
         deadline = self._desk.ledger.next_deadline()
-        return deadline is not None and deadline <= self.clock.now()
+        if deadline is not None and deadline <= now:
+            return True
+        return self._dispatch is not None and self._dispatch.due(now)
 
     def _patience_s(self) -> float | None:
-        """How long to wait for a command before the next reservation or lease is due."""
-        deadline = self._desk.ledger.next_deadline()
+        """How long to wait for a command before something is due by itself."""
+        if self._dispatch is not None and self._dispatch.due(self.clock.now()):
+            return _RETRY_S if self._refused else 0.0
+        dues = [self._desk.ledger.next_deadline()]
+        dues += [self._dispatch.next_due()] if self._dispatch is not None else []
+        deadline = min((due for due in dues if due is not None), default=None)
         if deadline is None:
             return None
         left_s = max(0.0, (deadline - self.clock.now()) / 1000)
@@ -210,18 +226,22 @@ class Keeper:
             self._look(ticket)
         self._answer(questions)
 
-    def _change(self, commands: list[Ticket]) -> None:
+    def _change(self, commands: list[Ticket], *, starting: bool = True) -> None:
         """Decide the commands and have the changes written; raises if they could not be."""
         repeated = self._surely(lambda: self._look_up(commands))
         desk = self._desk
         # At least as late as anything decided before, even in tests that steer the clock.
         desk.now = max(desk.now, self.clock.now())
-        written = self._decide(commands, repeated)
+        written = self._decide(commands, repeated, starting)
         desk.past.clear()
+        desk.past_jobs.clear()
         if written.entries or written.operations:
             self._write(written)
+            changes = [change for change, _, _ in written.entries]
             desk.ledger.settle()
             self._refused = False
+            if self._dispatch is not None:
+                self._dispatch.settled(changes)
 
     def _write(self, written: Batch) -> None:
         """Have it written. If the outcome is unknown, look it up before anybody is answered."""
@@ -242,7 +262,7 @@ class Keeper:
                     raise lost from None
                 time.sleep(_RETRY_S / 5)
 
-    def _decide(self, commands: list[Ticket], repeated: _Repeated) -> Batch:
+    def _decide(self, commands: list[Ticket], repeated: _Repeated, starting: bool) -> Batch:
         desk = self._desk
         ledger = desk.ledger
         changes = ledger.changes
@@ -264,6 +284,10 @@ class Keeper:
             else:
                 owner, op_id = command.owner, command.op_id
                 entries.extend([(change, owner, op_id) for change in changes[mark:]])
+        if self._dispatch is not None:
+            mark = len(entries)
+            self._dispatch.run(desk, starting=starting)
+            entries.extend([(change, _KEEPER, None) for change in changes[mark:]])
         return written
 
     def _decide_once(self, command: Command[Any], written: Batch, repeated: _Repeated) -> Any:
@@ -286,6 +310,7 @@ class Keeper:
         live = self._desk.ledger.live
         op_ids: list[tuple[str, str]] = []
         numbers: list[int] = []
+        wanted: list[str] = []
         for ticket in commands:
             command: Command[Any] = ticket.command
             if command.op_id is not None:
@@ -294,11 +319,25 @@ class Keeper:
                 number = command.id.rpartition("-")[2]
                 if number.isdecimal() and len(number) < 19:
                     numbers.append(int(number))
+            wanted += command.past_jobs()
+        self._look_up_jobs(wanted)
         if numbers:
             self._desk.past.update({held.id: held for held in self._store.find(numbers)})
         if not op_ids:
             return {}
         return {(known.owner, known.op_id): known for known in self._store.operations(op_ids)}
+
+    def _look_up_jobs(self, wanted: list[str]) -> None:
+        """Jobs that have ended, and the tasks of arrays of which none is open any more."""
+        book, past = self._desk.ledger.jobs, self._desk.past_jobs
+        missing = [id for id in dict.fromkeys(wanted) if id not in book.open]
+        if not missing:
+            return
+        past.update({job.id: job for job in self._store.find_jobs(missing)})
+        arrays = {job.array for job in book.open.values()} if len(past) < len(missing) else set()
+        for id in missing:
+            if id not in past and id not in arrays:
+                past.update({job.id: job for job in self._store.jobs(array=id, limit=100_000)})
 
     def _surely(self, ask: Callable[[], _Answer]) -> _Answer:
         """What the store answers; if the connection turns out to be lost, after mending it."""
@@ -327,7 +366,11 @@ class Keeper:
 
     def _undo(self, commands: list[Ticket], questions: list[Ticket], error: Exception) -> None:
         """Take back what could not be written. Questions are answered, if memory is sure."""
+        if self._dispatch is not None:
+            self._dispatch.undo(self._desk)
         self._desk.ledger.rollback()
+        self._desk.past.clear()
+        self._desk.past_jobs.clear()
         self._refused = True
         # Full, locked or damaged: nothing was written, memory is as it was. Else it is not known.
         self._doubt |= type(error) not in (StoreUnavailable, StoreFull, StoreDamaged)
@@ -346,7 +389,7 @@ class Keeper:
             for ticket in ends:
                 ticket.error = None
             try:
-                self._change(ends)
+                self._change(ends, starting=False)
             except Exception as error:
                 self._undo(ends, [], error)
 

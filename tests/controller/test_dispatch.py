@@ -1,0 +1,417 @@
+"""Jobs in the keeper: submitted, started and ended in the transactions of what made room."""
+
+import threading
+
+import pytest
+
+from gridhand import (
+    InvalidDependency,
+    MoveRefused,
+    NeverFits,
+    Node,
+    NotYours,
+    OperationReused,
+    StoreUnavailable,
+    UnknownJob,
+)
+from gridhand.controller.commands import MoveOne, Read, Register, SetDraining, SetHealth
+from gridhand.controller.dispatch import Dispatch
+from gridhand.controller.embedded import Embedded
+from gridhand.controller.job_commands import (
+    Cancel,
+    EndAttempts,
+    Ended,
+    Stop,
+    Submit,
+    note_spawned,
+)
+from gridhand.controller.keeper import Keeper
+from gridhand.core.check import check_history, check_rebuild, check_state
+from gridhand.core.jobs import After, Condition, End, JobState, Reason, Work
+from gridhand.core.nodes import Health
+from gridhand.core.requests import Request
+from gridhand.core.retries import RetryPolicy
+from gridhand.core.work import Priority
+from gridhand.store.base import OutcomeUnknown
+from gridhand.store.sqlite import SqliteStore
+
+START = 1_000_000
+
+
+class Clock:
+    def __init__(self, high_water_ms=0):
+        self.ms = max(high_water_ms, START)
+
+    def now(self):
+        return self.ms
+
+
+class FailingStore:
+    """The real store, whose next commits may fail."""
+
+    def __init__(self, path):
+        self._store = SqliteStore(path)
+        self.faults = []
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def commit(self, batch):
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None:
+            raise fault
+        self._store.commit(batch)
+
+    def recover(self):
+        self._store.recover()
+        return False
+
+
+class Desk:
+    """A keeper with a queue, whose clock the test moves, and what its listener was told."""
+
+    def __init__(self, path):
+        self.path = path
+        self.told = []
+        self.open()
+
+    def open(self):
+        self.store = FailingStore(self.path)
+        self.dispatch = Dispatch(lambda changes, held: self.told.extend(changes))
+        self.keeper = Keeper(self.store, clock=Clock, dispatch=self.dispatch)
+        self.backend = Embedded(self.keeper)
+
+    def restart(self):
+        self.backend.close()
+        self.open()
+
+    @property
+    def clock(self):
+        return self.keeper.clock
+
+    def ask(self, call):
+        return self.backend.call(call)
+
+    def nodes(self, **cpus):
+        self.ask(Register("ann", nodes=tuple(Node.of(name, cpu=cpu) for name, cpu in cpus.items())))
+
+    def submit(self, cpu=1, *, owner="ann", indices=(), after=(), op_id=None, **wishes):
+        work = work_of(cpu, owner, **wishes)
+        ids = self.ask(Submit(owner, op_id, work, tuple(indices), tuple(after)))
+        return ids if indices else ids[0]
+
+    def jobs(self):
+        return self.ask(Read(lambda desk: dict(desk.ledger.jobs.open)))
+
+    def job(self, id):
+        found = self.jobs().get(id)
+        if found is None:
+            (found,) = self.ask(find([id]))
+        return found
+
+    def state(self, id):
+        return self.job(id).state
+
+    def running(self):
+        return sorted(id for id, job in self.jobs().items() if job.state is JobState.RUNNING)
+
+    def end(self, *ids, reason=Reason.EXIT, code=0, **facts):
+        ended = []
+        for id in ids:
+            attempt = self.job(id).attempt
+            how = End(attempt.number, attempt.allocation, reason, code, **facts)
+            ended.append(Ended(id, how))
+        return self.ask(EndAttempts("gridhand", ended=tuple(ended)))
+
+    def why(self, id):
+        return self.ask(Read(lambda desk: self.dispatch.queue.why(id, desk.now)))
+
+    def kinds(self):
+        return [(change.kind, change.subject) for change in self.told]
+
+    def check(self):
+        """The ledger in memory is sound, and is what the events and the rows say."""
+        dumped = self.ask(self.backend.dump())
+        assert check_state(dumped) == []
+        events = self.ask(self.backend.events(0, 100_000))
+        plain = [event._asdict() for event in events]
+        assert check_history(plain) == []
+        assert check_rebuild(plain, dumped) == []
+
+
+def find(ids):
+    from gridhand.controller.looking import stored
+
+    return stored(ids)
+
+
+def work_of(cpu=1, owner="ann", **wishes):
+    asked = {"node": wishes.pop("node")} if "node" in wishes else {}
+    asked |= {"memory": wishes.pop("memory")} if "memory" in wishes else {}
+    return Work(owner, ("true",), "/", Request.of(cpu=cpu, **asked), **wishes)
+
+
+@pytest.fixture
+def desk(tmp_path):
+    desk = Desk(str(tmp_path / "grid.db"))
+    yield desk
+    desk.check()
+    desk.backend.close()
+
+
+def test_a_job_with_room_is_written_and_started_in_one_transaction(desk):
+    desk.nodes(a=2)
+    before = desk.ask(desk.backend.events(0, 1000))
+    id = desk.submit()
+    assert id == "1"
+    job = desk.job(id)
+    assert job.state is JobState.RUNNING
+    assert job.attempt.node == "a"
+    events = desk.ask(desk.backend.events(before[-1].number, 1000))
+    assert [event.kind for event in events] == [
+        "job.submitted",
+        "allocation.active",
+        "job.started",
+    ]
+    assert len({event.at for event in events}) == 1
+    assert desk.kinds() == [("job.submitted", "1"), ("job.started", "1")]
+
+
+def test_an_end_gives_back_and_starts_the_next_in_the_same_transaction(desk):
+    desk.nodes(a=1)
+    first, second = desk.submit(), desk.submit()
+    assert (desk.state(first), desk.state(second)) == (JobState.RUNNING, JobState.QUEUED)
+    assert "Insufficient CPU" in desk.why(second)
+    assert desk.end(first, code=3) == [first]
+    assert desk.job(first).attempts[-1].exit_code == 3
+    assert (desk.state(first), desk.state(second)) == (JobState.FAILED, JobState.RUNNING)
+    (status,) = desk.ask(desk.backend.status()).nodes
+    assert len(status.allocations) == 1
+
+
+def test_the_same_end_twice_or_of_another_attempt_changes_nothing(desk):
+    desk.nodes(a=2)
+    id = desk.submit()
+    attempt = desk.job(id).attempt
+    how = End(1, attempt.allocation, Reason.EXIT, 0)
+    late = End(2, attempt.allocation, Reason.EXIT, 1)
+    strange = End(1, "a9-9", Reason.EXIT, 1)
+    ask = lambda *all: desk.ask(EndAttempts("gridhand", ended=tuple(Ended(id, one) for one in all)))  # noqa: E731
+    assert ask(late, strange) == []
+    assert ask(how, how) == [id]
+    assert ask(how) == []
+    assert desk.ask(EndAttempts("gridhand", ended=(Ended("77", how),))) == []
+    assert desk.state(id) is JobState.SUCCEEDED
+
+
+def test_higher_priorities_and_lower_numbers_come_first_and_nobody_blocks_who_fits(desk):
+    desk.nodes(a=4)
+    big = desk.submit(4)
+    waiting = desk.submit(3)
+    low, high = desk.submit(2, priority=Priority.LOW), desk.submit(2, priority=Priority.HIGH)
+    desk.end(big)
+    assert desk.running() == sorted([high, low])  # 3 do not fit beside the high one's 2
+    desk.end(high)
+    assert desk.running() == [low]
+    desk.end(low)
+    assert desk.running() == [waiting]
+
+
+def test_cancelling_what_waits_ends_it_and_what_runs_is_told_to_stop(desk):
+    desk.nodes(a=1)
+    first, second = desk.submit(), desk.submit()
+    assert desk.ask(Cancel("ann", ids=(second, first))) == [second, first]
+    assert desk.state(second) is JobState.CANCELLED
+    job = desk.job(first)
+    assert (job.state, job.attempt.stopping) == (JobState.RUNNING, Reason.CANCELLED)
+    assert ("job.stopping", first) in desk.kinds()
+    desk.end(first, reason=Reason.SIGNAL, code=None, signal=15)
+    assert desk.job(first).reason is Reason.CANCELLED
+    assert desk.ask(Cancel("ann", ids=(first,))) == [first]  # it stays as it ended
+    with pytest.raises(UnknownJob):
+        desk.ask(Cancel("ann", ids=("99",)))
+
+
+def test_only_the_owner_may_cancel_and_nobody_releases_what_a_job_holds(desk):
+    desk.nodes(a=1)
+    id = desk.submit()
+    with pytest.raises(NotYours, match="job 1 does not belong to 'bob'"):
+        desk.ask(Cancel("bob", ids=(id,)))
+    held = desk.job(id).attempt.allocation
+    with pytest.raises(MoveRefused, match="job 1 holds it"):
+        desk.ask(MoveOne("ann", id=held))
+    assert desk.state(id) is JobState.RUNNING
+
+
+def test_an_array_is_one_submission_with_a_limit_and_cancelled_as_one(desk):
+    desk.nodes(a=4)
+    ids = desk.submit(indices=(1, 2, 3, 7), at_once=2)
+    assert ids == ["1_1", "1_2", "1_3", "1_7"]
+    assert desk.running() == ["1_1", "1_2"]
+    assert "of its array are running" in desk.why("1_3")
+    desk.end("1_1")
+    assert desk.running() == ["1_2", "1_3"]
+    assert desk.submit() == "5"
+    assert sorted(desk.ask(Cancel("ann", ids=("1",)))) == ["1_2", "1_3", "1_7"]
+    desk.end("1_2", "1_3", reason=Reason.SIGNAL, code=None, signal=15)
+    assert desk.running() == ["5"]
+    assert desk.ask(Cancel("ann", ids=("1",)))  # though all of it has ended
+
+
+def test_dependencies_hold_back_and_cancel(desk):
+    desk.nodes(a=4)
+    first = desk.submit()
+    after = desk.submit(after=[After(first)])
+    never = desk.submit(after=[After(first, Condition.NOT_OK)])
+    later = desk.submit(after=[After(never, Condition.ANY)])
+    assert desk.running() == [first]
+    assert "waits for job 1 to succeed" in desk.why(after)
+    desk.end(first)
+    assert desk.running() == sorted([after, later])
+    job = desk.job(never)
+    assert (job.state, job.reason) == (JobState.CANCELLED, Reason.DEPENDENCY)
+    assert desk.state(desk.submit(after=[After(first)])) is JobState.RUNNING  # it ended long ago
+    assert desk.state(desk.submit(after=[After(never)])) is JobState.CANCELLED
+    with pytest.raises(InvalidDependency):
+        desk.submit(after=[After("99")])
+
+
+def test_what_never_fits_is_refused_and_uses_up_no_number(desk):
+    desk.nodes(a=2)
+    with pytest.raises(NeverFits):
+        desk.submit(3)
+    assert desk.submit(2) == "1"
+
+
+def test_a_repeat_of_a_submission_gets_the_same_ids(desk):
+    desk.nodes(a=4)
+    assert desk.submit(op_id="one") == desk.submit(op_id="one") == "1"
+    assert len(desk.jobs()) == 1
+    with pytest.raises(OperationReused):
+        desk.submit(2, op_id="one")
+
+
+def test_a_retry_waits_its_time_and_asks_for_more_after_running_out_of_memory(desk):
+    desk.ask(Register("ann", nodes=(Node.of("a", cpu=1, memory="8GB"),)))
+    policy = RetryPolicy(tries=2, delay_ms=5000)
+    id = desk.submit(memory="1GB", retry=policy)
+    desk.end(id, reason=Reason.OOM, code=None, signal=9, peak_bytes=10**9)
+    job = desk.job(id)
+    assert job.state is JobState.QUEUED
+    assert job.request.amounts["memory"] == 1_200_000_000
+    assert "tries again in" in desk.why(id)
+    desk.clock.ms += 5001
+    desk.nodes(b=1)  # anything that wakes the keeper
+    assert desk.job(id).attempt.number == 2
+    assert desk.ask(desk.backend.status()).allocated["memory"] == 1_200_000_000
+
+
+def test_a_node_that_is_lost_requeues_its_jobs_once_and_frees_it_once(desk):
+    desk.nodes(a=1, b=1)
+    one, two = desk.submit(node="a"), desk.submit(node="b")
+    desk.ask(SetHealth("ann", name="a", health=Health.DOWN, why="gone"))
+    job = desk.job(one)
+    assert (job.state, job.attempts[0].reason) == (JobState.QUEUED, Reason.NODE_LOST)
+    assert desk.state(two) is JobState.RUNNING
+    desk.ask(SetHealth("ann", name="a", health=Health.UP))
+    assert desk.job(one).attempt.number == 2
+    stale = End(1, job.attempts[0].allocation, Reason.EXIT, 0)
+    assert desk.ask(EndAttempts("gridhand", ended=(Ended(one, stale),))) == []
+
+
+def test_a_node_that_comes_or_resumes_starts_what_waits(desk):
+    desk.nodes(a=1)
+    desk.ask(SetDraining("ann", name="a"))
+    id = desk.submit()
+    assert desk.state(id) is JobState.QUEUED
+    desk.ask(SetDraining("ann", name="a", draining=False))
+    assert desk.state(id) is JobState.RUNNING
+
+
+def test_stopping_for_another_reason_lets_it_come_back(desk):
+    desk.nodes(a=1)
+    id = desk.submit()
+    assert desk.ask(Stop("gridhand", stops=((id, 1), ("9", 1)), reason=Reason.PREEMPTED)) == [id]
+    desk.end(id, reason=Reason.SIGNAL, code=None, signal=15)
+    job = desk.job(id)
+    assert job.attempts[0].reason is Reason.PREEMPTED
+    assert job.attempt.number == 2
+
+
+def test_that_a_process_is_there_is_noted_but_not_written(desk):
+    desk.nodes(a=1)
+    id = desk.submit()
+    before = desk.ask(desk.backend.events(0, 1000))
+    desk.ask(note_spawned([(id, 1), ("9", 1)]))
+    assert desk.job(id).attempt.started is not None
+    assert desk.ask(desk.backend.events(0, 1000)) == before
+    desk.end(id, started=START - 5)
+    assert desk.job(id).attempts[-1].started == START  # as it was noted first
+
+
+def test_jobs_are_there_after_a_restart_and_go_on(desk):
+    desk.nodes(a=1)
+    first = desk.submit()
+    second = desk.submit(after=[After(first)])
+    third = desk.submit()
+    desk.restart()
+    assert desk.running() == [first]
+    desk.end(first)
+    assert desk.running() == [second]  # the lower number goes first
+    desk.restart()
+    desk.end(second)
+    assert desk.running() == [third]
+    assert desk.submit() == "4"
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("full"), OutcomeUnknown("gone")])
+def test_a_commit_that_fails_leaves_queue_and_ledger_as_they_were(desk, fault):
+    desk.nodes(a=1)
+    first = desk.submit()
+    second, third = desk.submit(after=[After(first, Condition.ANY)]), desk.submit()
+    told = len(desk.told)
+    desk.store.faults = [fault]
+    with pytest.raises(StoreUnavailable):
+        desk.end(first)
+    assert desk.running() == [first]
+    assert len(desk.told) == told
+    desk.store.faults = [fault]
+    with pytest.raises(StoreUnavailable):
+        desk.submit()
+    assert sorted(desk.jobs()) == [first, second, third]
+    desk.end(first)
+    assert desk.running() == [second]
+    desk.end(second)
+    assert desk.running() == [third]
+
+
+def test_nothing_is_started_while_paused(desk):
+    desk.nodes(a=1)
+    desk.dispatch.pause()
+    id = desk.submit()
+    assert desk.state(id) is JobState.QUEUED
+    desk.dispatch.resume()
+    desk.nodes(b=1)
+    assert desk.state(id) is JobState.RUNNING
+
+
+def test_a_thousand_jobs_run_each_once_and_never_more_than_fit(desk):
+    desk.nodes(a=2, b=1)
+    desk.submit(indices=range(500))
+    ended = []
+    while running := desk.running():
+        assert len(running) <= 3
+        ended += desk.end(*running)
+    assert len(ended) == len(set(ended)) == 500
+
+
+def test_submissions_from_many_threads_are_all_there_with_numbers_of_their_own(desk):
+    desk.nodes(a=8)
+    ids = []
+    threads = [threading.Thread(target=lambda: ids.append(desk.submit())) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, ids)) == list(range(1, 41))
+    assert len(desk.running()) == 8
