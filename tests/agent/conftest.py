@@ -1,4 +1,4 @@
-"""A starter in a folder of its own, and gates by which tests and jobs wait for each other."""
+"""Starters and agents in folders of their own, and gates by which tests and jobs wait."""
 
 import contextlib
 import itertools
@@ -6,11 +6,13 @@ import json
 import os
 import select
 import signal
+import sys
 
 import pytest
 
-from gridhand.agent import processes
-from gridhand.agent.starting import StarterError, Starters, order
+from gridhand.agent import processes, wire
+from gridhand.agent.bounds import own_groups
+from gridhand.agent.starting import StarterError, Starters, launch, order
 
 PATIENCE_S = 30.0
 
@@ -191,3 +193,176 @@ def refused():
         return caught.value.because
 
     return refused
+
+
+class Agents:
+    """A connection to an agent, for tests that have no event loop."""
+
+    def __init__(self, folder, epoch=1):
+        self._socket = wire.connect(folder, PATIENCE_S)
+        self._inbox = self._socket.makefile("rb")
+        self._number = 0
+        self.events = []
+        self.greeting = self.ask("hello", epoch=epoch, version="test")
+
+    def ask(self, do, **fields):
+        """The answer, or what it says instead, as a pair of words."""
+        self._number += 1
+        self.send(json.dumps({"do": do, "id": self._number, **fields}).encode() + b"\n")
+        while "event" in (reply := self.read()):
+            self.events.append(reply)
+        return (reply["error"], reply["message"]) if "error" in reply else reply
+
+    def send(self, line):
+        self._socket.sendall(line)
+
+    def read(self):
+        line = self._inbox.readline()
+        if not line:
+            raise EOFError("the agent has closed the connection")
+        return json.loads(line)
+
+    def start(self, *orders):
+        return self.ask("start", jobs=list(orders))["attempts"]
+
+    def event(self, kind, fits=lambda event: True):
+        """The next event of a kind that fits; others are passed over."""
+        while True:
+            event = self.events.pop(0) if self.events else self.read()
+            if event.get("event") == kind and fits(event):
+                return event
+
+    def ends(self, count=1):
+        """The next attempts to end, by the names of their jobs."""
+        found = {}
+        while len(found) < count:
+            found |= {one["job"]: one["end"] for one in self.event("ended")["attempts"]}
+        return found
+
+    def end(self, job):
+        event = self.event("ended", lambda told: any(one["job"] == job for one in told["attempts"]))
+        return next(one["end"] for one in event["attempts"] if one["job"] == job)
+
+    def close(self):
+        self._inbox.close()
+        self._socket.close()
+
+
+class Standing:
+    """Folders for an agent and its starter, and what their jobs write."""
+
+    def __init__(self, path):
+        self.path = path
+        self.folder, self.starter = str(path / "agent"), str(path / "starter")
+        self.place = Place(path)
+        self.gate = self.place.gate
+        self.env = {}
+        self.options = []
+        self._clients = []
+
+    def launch(self, *options):
+        """Start an agent, and wait until it answers."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        command = ["gridhand.agent.main", self.folder, "--starter", self.starter, *options]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, text in self.env.items():
+                patch.setenv(name, text)
+            launch([*command, *self.options], self.folder)
+
+    def connect(self, epoch=1, watch=True):
+        if not os.path.exists(os.path.join(self.folder, "socket")):
+            self.launch()
+        client = Agents(self.folder, epoch)
+        self._clients.append(client)
+        if watch:
+            client.ask("watch")
+        return client
+
+    def order(self, job, *argv, **options):
+        defaults = {
+            "attempt": 1,
+            "fence": "a1",
+            "node": "here",
+            "cwd": str(self.path),
+            "env": {"PATH": os.defpath},
+            "cores": 10_000,
+            "pin": True,
+            "memory_bytes": None,
+            "processes": 1000,
+            "devices": [],
+            "gpu_memory": {},
+            "time_limit_ms": None,
+            "grace_ms": 10_000,
+            "stdout": str(self.path / f"{job}.out"),
+            "stderr": str(self.path / f"{job}.err"),
+            "stdin": None,
+            "log_bytes": 10 << 20,
+        }
+        return {"job": job, "argv": list(argv), **defaults, **options}
+
+    def python(self, job, code, **options):
+        return self.order(job, sys.executable, "-S", "-E", "-c", code, **options)
+
+    def held(self, job, **options):
+        """An order that says its pid into one gate and waits at another, and both gates."""
+        said, held = self.gate(), self.gate()
+        script = 'echo $$ > "$1"; read x < "$2"'
+        return self.order(job, "/bin/sh", "-c", script, "-", said.path, held.path, **options), said, held  # fmt: skip
+
+    def output(self, job, kind="out"):
+        return (self.path / f"{job}.{kind}").read_bytes()
+
+    def pid_of_starter(self):
+        with Starters(self.starter, epoch=None) as starter:
+            return starter.greeting["pid"]
+
+    def kill(self, client):
+        """End the agent in the middle of whatever it does."""
+        with watched(client.greeting["pid"]) as gone:
+            os.kill(client.greeting["pid"], signal.SIGKILL)
+            gone()
+        os.unlink(os.path.join(self.folder, "socket"))
+
+    def clean(self):
+        last = self.connect(epoch=2**51)
+        for one in last.ask("list")["running"]:
+            name = {"job": one["job"], "attempt": one["attempt"]}
+            last.ask("stop", reason="cancelled", grace_ms=0, **name)
+            last.end(one["job"])
+        last.ask(
+            "forget", attempts=[[one["job"], one["attempt"]] for one in last.ask("list")["ended"]]
+        )
+        name = f"gridhand-{last.greeting['mark']}"
+        groups = [folders[0] / name for folders in own_groups().values()]
+        with watched(last.greeting["pid"]) as gone:
+            last.ask("quit")
+            gone()
+        assert not any(group.exists() for group in groups)
+        for client in self._clients:
+            client.close()
+        self.place.clean()
+        log = self.path / "agent" / "log"
+        assert not log.exists() or log.read_text() == ""
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Standing(tmp_path)
+    try:
+        yield made
+    finally:
+        made.clean()
+
+
+@pytest.fixture
+def agent(node):
+    return node.connect()
+
+
+@pytest.fixture(params=["cgroup", "measured"])
+def either(request, node):
+    """An agent that may make control groups, and one that may not."""
+    node.options = ["--measured"] if request.param == "measured" else []
+    client = node.connect()
+    assert set(client.greeting["enforced"].values()) <= {request.param, "measured"}
+    return client

@@ -17,15 +17,22 @@ class Attempt:
     """One run of a command: begun, perhaps running, then ended once and for all."""
 
     __slots__ = (
-        "attempt", "begun", "boot", "cgroups", "doomed", "end", "fence", "inherited", "job", "pid",
-        "start", "written",
+        "attempt", "begun", "boot", "cgroups", "doomed", "end", "fence", "inherited", "job", "note",
+        "pid", "start", "written",
     )  # fmt: skip
 
     def __init__(
-        self, job: str, attempt: int, fence: int | str | None, cgroups: list[str], boot: str
+        self,
+        job: str,
+        attempt: int,
+        fence: int | str | None,
+        cgroups: list[str],
+        boot: str,
+        note: Record | None = None,
     ) -> None:
         self.job, self.attempt, self.fence, self.boot = job, attempt, fence, boot
         self.cgroups = cgroups
+        self.note = note  # the client's own words on it
         self.begun = {"begun_ms": processes.wall_ms(), "begun_boot_ms": processes.boot_ms()}
         self.pid: int | None = None
         self.start: int | None = None
@@ -45,6 +52,7 @@ class Attempt:
             "fence": self.fence,
             "cgroups": self.cgroups,
             "boot": self.boot,
+            **self._noted(),
             **self.begun,
         }
 
@@ -65,6 +73,9 @@ class Attempt:
     def name(self) -> Record:
         return {"job": self.job, "attempt": self.attempt}
 
+    def _noted(self) -> Record:
+        return {} if self.note is None else {"note": self.note}
+
     def told(self) -> Record:
         """What clients are told of it."""
         return {
@@ -73,6 +84,7 @@ class Attempt:
             "state": "running" if self.end is None else "ended",
             "pid": self.pid,
             "start": self.start,
+            **self._noted(),
             **self.begun,
             **({} if self.end is None else {"end": self.end, "written": self.written}),
         }
@@ -115,8 +127,15 @@ class Attempts:
         self.known: dict[Key, Attempt] = {}
         self.running: dict[int, Attempt] = {}  # by pid, children of this process only
 
-    def begin(self, job: str, number: int, fence: int | str | None, groups: list[str]) -> Attempt:
-        attempt = Attempt(job, number, fence, groups, self.boot)
+    def begin(
+        self,
+        job: str,
+        number: int,
+        fence: int | str | None,
+        groups: list[str],
+        note: Record | None = None,
+    ) -> Attempt:
+        attempt = Attempt(job, number, fence, groups, self.boot, note)
         self.known[attempt.key] = attempt
         return attempt
 
@@ -149,9 +168,13 @@ class Attempts:
                 self.epoch = max(self.epoch, int(record["epoch"]))
             case "begin":
                 attempt = Attempt(
-                    record["job"], record["attempt"], record["fence"], record["cgroups"], ""
+                    record["job"],
+                    record["attempt"],
+                    record["fence"],
+                    record["cgroups"],
+                    record["boot"],
+                    record.get("note"),
                 )
-                attempt.boot = record["boot"]
                 attempt.begun = {name: record[name] for name in attempt.begun}
                 attempt.inherited = True
                 self.known[attempt.key] = attempt

@@ -73,6 +73,14 @@ def control_groups(root: Path, reader: _Reader) -> dict[str, list[Path]]:
     return found
 
 
+def own_groups(root: Path = Path("/")) -> dict[str, list[Path]]:
+    """The folders of this process's own group and those above it, for each controller.
+
+    Those of version 2 are under `""`.
+    """
+    return control_groups(root, _Reader())
+
+
 @dataclass(frozen=True, slots=True)
 class _Mount:
     top: str  # the group that is seen at `point`

@@ -1,19 +1,23 @@
-"""How the starter becomes a process of its own: alone in its folder, bound to no terminal."""
+"""How a daemon becomes a process of its own: alone in its folder, bound to no terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _SET_CHILD_SUBREAPER = 36
 _LOCK = "lock"
 _LOG = "log"
 _PATIENCE_S = 2.0
 _PAUSE_S = 0.02
+_OOM_SCORE = "/proc/self/oom_score_adj"
+PROTECTED = -900  # the last to be ended when memory runs out
 
 
 def become_subreaper() -> None:
@@ -69,3 +73,60 @@ def detach() -> Callable[[], None]:
         os.close(writing)
 
     return ready
+
+
+def read_oom_score() -> int:
+    """How soon the kernel ends this process when memory runs out; children have the same."""
+    try:
+        with open(_OOM_SCORE) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def write_oom_score(score: int) -> bool:
+    """Whether it could be set; to set it lower takes a privilege."""
+    try:
+        fd = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(fd, str(score).encode())
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+_before: tuple[int, tuple[int, int]] | None = None
+
+
+def protect() -> None:
+    """Be spared when memory runs out, and have as many files as may be."""
+    global _before
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _before = read_oom_score(), files
+    write_oom_score(PROTECTED)
+    _have_files(files[1], files[1])
+
+
+@contextlib.contextmanager
+def unprotected() -> Iterator[None]:
+    """Around starting another process, which would inherit all that."""
+    if _before is None:
+        yield
+        return
+    score, files = _before
+    write_oom_score(score)
+    _have_files(*files)
+    try:
+        yield
+    finally:
+        write_oom_score(PROTECTED)
+        _have_files(files[1], files[1])
+
+
+def _have_files(most: int, bound: int) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, bound))

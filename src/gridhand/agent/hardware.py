@@ -38,6 +38,7 @@ class Discovery:
     bounds: Bounds
     disk_total_bytes: int
     problems: tuple[Problem, ...]
+    gpu_problems: tuple[Problem, ...] = ()  # those of them that are about GPUs or their driver
 
 
 def discover(folder: Path, *, nvml: Nvml | None = None, root: Path = Path("/")) -> Discovery:
@@ -68,6 +69,7 @@ def discover(folder: Path, *, nvml: Nvml | None = None, root: Path = Path("/")) 
         bounds=bounds,
         disk_total_bytes=total_bytes,
         problems=tuple(problems),
+        gpu_problems=found.problems,
     )
 
 

@@ -11,6 +11,7 @@ LINE_BYTES = 1 << 20  # the longest message
 START_BYTES = 16 << 20  # and the longest that starts something
 _MOST_NUMBER = 2**53
 _MOST_CORE = 8192
+NOTE_BYTES = 16 << 10
 _ORDER = frozenset(
     {"job", "attempt", "fence", "argv", "cwd", "env", "cores", "stdin", "stdout", "stderr"}
     | {"cgroups"}
@@ -35,17 +36,24 @@ class Order(NamedTuple):
     stdout: bytes
     stderr: bytes
     cgroups: list[str]
+    note: dict[str, Any] | None = None  # what the client wants to be told again
 
 
 def message(text: bytes) -> dict[str, Any]:
+    found = read(text)
+    if len(text) > (START_BYTES if found["do"] == "start" else LINE_BYTES):
+        raise Malformed(f"longer than {LINE_BYTES} bytes, or {START_BYTES} for a start")
+    return found
+
+
+def read(text: bytes) -> dict[str, Any]:
+    """A message of any length."""
     try:
         found = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("do"), str):
         raise Malformed('not a message: give an object with "do"')
-    if len(text) > (START_BYTES if found["do"] == "start" else LINE_BYTES):
-        raise Malformed(f"longer than {LINE_BYTES} bytes, or {START_BYTES} for a start")
     return found
 
 
@@ -60,8 +68,8 @@ def orders(raw: object) -> list[Order]:
 
 
 def _order(raw: object) -> Order:
-    if not isinstance(raw, dict) or raw.keys() != _ORDER:
-        odd = set(raw) ^ _ORDER if isinstance(raw, dict) else ()
+    if not isinstance(raw, dict) or raw.keys() - {"note"} != _ORDER:
+        odd = set(raw) - {"note"} ^ _ORDER if isinstance(raw, dict) else ()
         raise Malformed(f"jobs: missing or unknown: {', '.join(sorted(map(str, odd)))}")
     argv = [_bytes("argv", text) for text in _strings("argv", raw["argv"])]
     if not argv or not argv[0]:
@@ -79,6 +87,7 @@ def _order(raw: object) -> Order:
         _path("stdout", raw["stdout"]),
         _path("stderr", raw["stderr"]),
         [os.fsdecode(_path("cgroups", one)) for one in _strings("cgroups", raw["cgroups"])],
+        _note(raw.get("note")),
     )
 
 
@@ -132,6 +141,14 @@ def _fence(value: object) -> int | str | None:
     if isinstance(value, str) and len(value) <= 200:
         return value
     raise Malformed("fence: give a whole number, a short text or null")
+
+
+def _note(value: object) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(json.dumps(value)) > NOTE_BYTES:
+        raise Malformed(f"note: give an object of at most {NOTE_BYTES} bytes")
+    return value
 
 
 def _strings(field: str, value: object) -> list[str]:

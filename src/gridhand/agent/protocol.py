@@ -1,14 +1,14 @@
 """What the starter answers. Each message is a line of JSON, and so is each answer.
 
     asked                                           answered besides `id`
-    {"do": "hello", "epoch"}                        version, pid, start, boot_id, epoch, mark, …
+    {"do": "hello", "epoch": n | null}              version, pid, start, boot_id, epoch, mark, …
     {"do": "start", "jobs": [order, …]}             attempts: what is known of each
     {"do": "stop", "job", "attempt", "signal",      attempt, sent
         "to": "group" | "leader"}
     {"do": "stop", "job", "attempt", "all": true}   attempt, killed, left: pids that would not die
     {"do": "list"}                                  running, ended (with survivors), trouble
     {"do": "forget", "attempts": [[job, n], …]}     forgotten
-    {"do": "watch"}                                 nothing; {"event": "ended", "attempts"} from now
+    {"do": "watch"}                                 nothing; then events: ended, strays
     {"do": "quit"}                                  nothing; it ends, if no job runs
 
 A job is known by `GRIDHAND_JOB_ID` in its environment, and `GRIDHAND_ATTEMPT` if that is there.
@@ -17,7 +17,9 @@ What a starter leaves that is killed is looked for by name only where `GRIDHAND_
 
 An `id` in the question is repeated in its answer. Instead of an answer there may be `error`, a
 word, and `message`. `hello` comes first, and one with a lower epoch than was seen is refused, as
-is everything from a connection that said a lower one before. Everything may be asked again.
+is everything from a connection that said a lower one before; one without an epoch joins whoever is
+in charge. Everything may be asked again. An order's `note` is told back with all that is told of
+its attempt. `strays` is false when no process is left whose leader has ended.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ class Protocol:
             raise Refused("stale_epoch", f"epoch {self._attempts.epoch} was here; {epoch} is over")
 
     def _hello(self, connection: Connection, message: Message) -> Message:
-        epoch = orders.whole("epoch", message.get("epoch"))
+        told = message.get("epoch", -1)
+        epoch = self._attempts.epoch if told is None else orders.whole("epoch", told)
         self._check_epoch(epoch)
         if epoch > self._attempts.epoch:
             self._attempts.epoch = epoch
@@ -117,7 +120,9 @@ class Protocol:
         new: list[tuple[Attempt, Order]] = []
         for order in wanted:
             if (order.job, order.attempt) not in self._attempts.known:
-                begun = self._attempts.begin(order.job, order.attempt, order.fence, order.cgroups)
+                begun = self._attempts.begin(
+                    order.job, order.attempt, order.fence, order.cgroups, order.note
+                )
                 new.append((begun, order))
         refusal = self._write_intents([attempt for attempt, _ in new])
         if not refusal and new:

@@ -13,12 +13,11 @@ import os
 import signal
 
 from gridhand.agent.cgroups import Cgroups
+from gridhand.agent.daemon import PROTECTED, read_oom_score, write_oom_score
 from gridhand.agent.orders import Order
 
 _LOG = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _INPUT = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-_OOM_SCORE = "/proc/self/oom_score_adj"
-_PROTECTED = -900
 
 # Python ignores some and this process handles others; a command expects none of that.
 _DEFAULTS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -37,12 +36,12 @@ class Spawner:
         self._now_on = self._cores
         self._cgroups = Cgroups()
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._oom_score = _read_oom_score()
-        self._protects = _write_oom_score(_PROTECTED)
+        self._oom_score = read_oom_score()
+        self._protects = write_oom_score(PROTECTED)
 
     def __enter__(self) -> Spawner:
         if self._protects:  # it is inherited, and jobs are not to be spared before others
-            _write_oom_score(self._oom_score)
+            write_oom_score(self._oom_score)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,7 +49,7 @@ class Spawner:
         self._run_on(None)
         os.fchdir(self._home_fd)
         if self._protects:
-            _write_oom_score(_PROTECTED)
+            write_oom_score(PROTECTED)
 
     def spawn(self, order: Order) -> tuple[int, str]:
         """The pid of the started command; and why it must be killed, if it must.
@@ -161,25 +160,3 @@ def _hint(error: OSError) -> str:
     if error.errno == errno.ENOENT and os.path.exists(error.filename or b""):
         return " (it is there, but what runs it, after #! or its loader, is not)"
     return ""
-
-
-def _read_oom_score() -> int:
-    try:
-        with open(_OOM_SCORE) as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
-
-
-def _write_oom_score(score: int) -> bool:
-    try:
-        fd = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        os.write(fd, str(score).encode())
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True

@@ -192,10 +192,12 @@ class Starter:
         ended, self._unpushed = self._unpushed, []
         current = self.attempts.epoch
         watchers = [each for each in self.connections if each.watching and each.epoch == current]
+        strays = bool(watchers) and self.families.strays()
         for first in range(0, len(ended) if watchers else 0, _EVENT_ATTEMPTS):
             told = [one.told() for one in ended[first : first + _EVENT_ATTEMPTS]]
+            event = {"event": "ended", "attempts": told, "strays": strays}
             for connection in watchers:
-                connection.tell({"event": "ended", "attempts": told})
+                connection.tell(event)
 
     def _send(self) -> None:
         for connection in list(self.connections):

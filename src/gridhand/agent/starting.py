@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from gridhand.agent import wire
@@ -68,6 +68,7 @@ def order(
     stdin: str | None = None,
     cores: Iterable[int] | None = None,
     cgroups: Iterable[str] = (),
+    note: Facts | None = None,
 ) -> Facts:
     """A command as `start` takes it; it gets this environment and nothing else."""
     return {
@@ -82,6 +83,7 @@ def order(
         "stdout": stdout,
         "stderr": stderr,
         "cgroups": list(cgroups),
+        **({} if note is None else {"note": note}),
     }
 
 
@@ -91,7 +93,9 @@ class Starters:
     To miss no end: `watch`, then `list`. What ends in between is told twice, never not at all.
     """
 
-    def __init__(self, folder: str, *, epoch: int = 0, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self, folder: str, *, epoch: int | None = 0, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         """Connect to one that runs; raises `StarterAbsent` when none does."""
         self.timeout_s = timeout_s
         self._number = 0
@@ -112,25 +116,28 @@ class Starters:
         cls,
         folder: str,
         *,
-        epoch: int = 0,
+        epoch: int | None = 0,
         grace_s: float = 60.0,
         timeout_s: float = _TIMEOUT_S,
+        around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> Self:
         """Connect to the starter of this folder; start it, belonging to nobody, if none runs.
 
         However many do this at the same moment, one is started. One that is there and does not
-        answer is not replaced: its jobs would be lost with it.
+        answer is not replaced: its jobs would be lost with it. The new process is made inside of
+        `around`, for a caller that has what it must not inherit.
         """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with contextlib.suppress(StarterAbsent):
             return cls(folder, epoch=epoch, timeout_s=timeout_s)
-        with _locked(folder):
+        with locked(folder):
             with contextlib.suppress(StarterAbsent):
                 return cls(folder, epoch=epoch, timeout_s=timeout_s)
-            _launch(folder, grace_s)
+            command = ["gridhand.agent.starter", folder, "--grace", str(grace_s)]
+            launch(command, folder, around)
             return cls(folder, epoch=epoch, timeout_s=timeout_s)
 
-    def hello(self, epoch: int) -> Facts:
+    def hello(self, epoch: int | None) -> Facts:
         return self._ask({"do": "hello", "epoch": epoch})
 
     def start(self, jobs: Iterable[Facts]) -> list[Facts]:
@@ -241,8 +248,8 @@ def _unavailable(what: str, error: OSError) -> StarterUnavailable:
 
 
 @contextlib.contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Only one at a time starts a starter. A file lock: two threads exclude each other, too."""
+def locked(folder: str) -> Iterator[None]:
+    """Only one at a time starts a daemon here. A file lock: two threads exclude each other, too."""
     fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _STARTING_S
     try:
@@ -261,22 +268,30 @@ def _locked(folder: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _launch(folder: str, grace_s: float) -> None:
-    # A starter that is started from inside a job is not a part of that job.
+def launch(
+    command: list[str],
+    folder: str,
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
+    """Start a daemon, a module of ours with its arguments, and wait until it is ready."""
+    # One that is started from inside a job is not a part of that job; and what lies in the current
+    # folder under the name of a module is not that module.
     env = {name: text for name, text in os.environ.items() if not name.startswith("GRIDHAND_")}
-    command = [sys.executable, "-E", "-s", "-m", "gridhand.agent.starter", folder]
-    try:
-        done = subprocess.run(
-            [*command, "--grace", str(grace_s), "--detach"],
+    with around():
+        started = subprocess.Popen(
+            [sys.executable, "-E", "-s", "-P", "-m", *command, "--detach"],
             env=env,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
-            timeout=_STARTING_S,
-            check=False,
         )
+    try:
+        _, said = started.communicate(timeout=_STARTING_S)
     except subprocess.TimeoutExpired as error:
-        raise StarterUnavailable(f"the starter of {folder} does not come up") from error
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip() or f"see {os.path.join(folder, 'log')}"
-        raise StarterUnavailable(f"the starter of {folder} did not start: {words[-500:]}")
+        started.kill()
+        started.communicate()
+        raise StarterUnavailable(f"what was started in {folder} does not come up") from error
+    if started.returncode != 0:
+        words = said.decode(errors="replace").strip() or f"see {os.path.join(folder, 'log')}"
+        raise StarterUnavailable(f"what was started in {folder} has failed: {words[-500:]}")

@@ -1,0 +1,210 @@
+"""A job that is ended is ended as a whole, and one that has ended leaves nothing behind."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from gridhand.agent import processes
+from gridhand.agent.runs import Note, Run
+from gridhand.agent.stopping import Stopping, members
+
+
+def alive(pid):
+    found = processes.process(pid)
+    return found is not None and not found.dead
+
+
+REASONS = ["cancelled", "client_gone", "preempted", "device_lost"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_stop_has_a_reason(node, agent, reason):
+    order, said, _ = node.held("j")
+    agent.start(order)
+    pid = int(said.hear())
+    assert agent.ask("stop", job="j", attempt=1, reason=reason, grace_ms=60_000).keys() == {"id"}
+    end = agent.end("j")
+    assert (end["reason"], end["signal"]) == (reason, signal.SIGTERM)
+    assert end["message"]
+    assert not alive(pid)
+    agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=0)
+    [listed] = agent.ask("list")["ended"]
+    assert listed["end"]["reason"] == reason  # the first counts
+
+
+def test_one_that_cleans_up_is_given_the_time(node, agent):
+    ready = node.gate()
+    script = 'trap "echo cleaned; exit 3" TERM; echo up > "$1"; while :; do sleep 0.01; done'
+    agent.start(node.order("j", "/bin/sh", "-c", script, "-", ready.path))
+    ready.hear()
+    agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=60_000)
+    end = agent.end("j")
+    assert (end["reason"], end["code"]) == ("cancelled", 3)
+    assert node.output("j") == b"cleaned\n"
+
+
+def test_one_that_ignores_it_is_killed_after_its_grace(node, either):
+    ready = node.gate()
+    script = "trap '' TERM; echo up > \"$1\"; while :; do sleep 1; done"
+    either.start(node.order("j", "/bin/sh", "-c", script, "-", ready.path))
+    ready.hear()
+    began = processes.boot_ms()
+    either.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=300)
+    end = either.end("j")
+    assert (end["reason"], end["signal"]) == ("cancelled", 9)
+    assert 300 <= processes.boot_ms() - began < 10_000
+
+
+def test_a_second_stop_may_be_quicker(node, agent):
+    ready = node.gate()
+    script = "trap '' TERM; echo up > \"$1\"; while :; do sleep 1; done"
+    agent.start(node.order("j", "/bin/sh", "-c", script, "-", ready.path))
+    ready.hear()
+    agent.ask("stop", job="j", attempt=1, reason="preempted", grace_ms=600_000)
+    agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=0)
+    assert agent.end("j")["reason"] == "preempted"
+
+
+SAVES = """
+import os, signal, sys, time
+ready, saved = sys.argv[1:]
+if os.fork() == 0:
+    {leave}
+    def save(*_):
+        time.sleep(0.5)
+        open(saved, 'w').write('saved\\n')
+        os._exit(0)
+    signal.signal(signal.SIGTERM, save)
+    open(ready, 'w').write('up\\n')
+    while True: time.sleep(1000)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("leave", ["pass", "os.setsid()"], ids=["a child", "one that left"])
+def test_all_are_warned_and_all_have_the_grace(node, either, leave):
+    ready, saved = node.gate(), node.path / "saved"
+    order = node.python("j", SAVES.format(leave=leave))
+    either.start(order | {"argv": [*order["argv"], ready.path, str(saved)]})
+    ready.hear()
+    either.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=60_000)
+    end = either.end("j")
+    assert (end["reason"], end["signal"]) == ("cancelled", signal.SIGTERM)
+    assert saved.read_text() == "saved\n"
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.environ.clear()
+        time.sleep(0)
+        with open(sys.argv[1], 'w') as gate: gate.write(f'{os.getpid()}\\n')
+        while True: time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep(0.2)
+sys.exit(5)
+"""
+
+
+def test_what_a_job_leaves_behind_is_ended_before_it_is_over(node, either):
+    ready = node.gate()
+    order = node.python("j", DAEMON)
+    either.start(order | {"argv": [*order["argv"], ready.path]})
+    pid = int(ready.hear())
+    end = either.end("j")
+    assert (end["reason"], end["code"]) == ("exit", 5)
+    assert not alive(pid)
+
+
+def test_what_it_writes_at_last_is_counted(node, agent):
+    """Its command has ended, and another of it still writes while it is warned."""
+    ready = node.gate()
+    code = """
+import os, signal, sys, time
+if os.fork() == 0:
+    def last(*_):
+        time.sleep(0.3)
+        os.write(1, b'x' * 1000)
+        os._exit(0)
+    signal.signal(signal.SIGTERM, last)
+    open(sys.argv[1], 'w').write('up\\n')
+    while True: time.sleep(1000)
+time.sleep(1000)
+"""
+    order = node.python("j", code)
+    agent.start(order | {"argv": [*order["argv"], ready.path]})
+    ready.hear()
+    agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=60_000)
+    assert agent.end("j")["stdout_bytes"] == 1000
+
+
+def test_many_are_ended_at_once(node, either):
+    orders = [node.order(f"j{number}", "sleep", "1000") for number in range(40)]
+    either.start(*orders)
+    for one in orders:
+        either.ask("stop", job=one["job"], attempt=1, reason="cancelled", grace_ms=5000)
+    ends = either.ends(40)
+    assert {end["reason"] for end in ends.values()} == {"cancelled"}
+
+
+def test_nobody_is_signalled_who_has_the_number_of_another(node):
+    """A process that has the pid of a leader, and was started later or earlier."""
+    mine = processes.process(os.getpid())
+    run = Run("j", 1, "f", Note())
+    run.took({"pid": mine.pid, "start": mine.start + 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})  # fmt: skip
+    assert mine.pid not in [one.pid for one in members(run)]
+
+
+class Stubborn:
+    """A starter whose job has processes that die only at the third try."""
+
+    greeting = {"pid": 1}  # noqa: RUF012
+
+    def __init__(self):
+        self.left = [[41, 42], [42], []]
+        self.asked = []
+
+    async def ask(self, message, timeout_s=None):
+        self.asked.append(message)
+        left = self.left.pop(0)
+        state = {"state": "running"} if left else {"state": "ended", "end": {"reason": "signal", "signal": 9}}  # fmt: skip
+        told = {"pid": 41, "start": 1, "begun_ms": 0, "begun_boot_ms": 0, **state}
+        return {"left": left, "attempt": told}
+
+
+def test_one_that_will_not_die_keeps_what_it_has_and_is_named():
+    async def body():
+        parent, closed, seen = Stubborn(), [], []
+        run = Run("j", 1, "f", Note())
+        run.took({"pid": 41, "start": 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})
+        stopping = Stopping(parent, closed.append, lambda: seen.append((list(run.stuck), run.end)))
+        stopping.stop(run, "cancelled", "it was cancelled", 0)
+        await run.clearing
+        assert seen == [([41, 42], None), ([42], None), ([], None)]
+        assert closed == [run]
+        assert run.exit["signal"] == 9
+
+    asyncio.run(body())
+
+
+#    what it shows                                    how its leader ended            after ms   the reason
+ENDS = {
+    "in time":                                       ({"reason": "signal", "signal": 15}, 999,  "signal"),
+    "warned by an agent that nobody remembers":      ({"reason": "signal", "signal": 15}, 1000, "timeout"),
+    "killed by it":                                  ({"reason": "signal", "signal": 9},  1500, "timeout"),
+    "a fault of its own":                            ({"reason": "signal", "signal": 11}, 1500, "signal"),
+    "done a little late":                            ({"reason": "exit", "code": 0},      1500, "exit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "after", "reason"), ENDS.values(), ids=ENDS)
+def test_how_it_ended_while_nobody_stood_there(end, after, reason):
+    told = {"job": "j", "attempt": 1, "fence": "f", "pid": 5, "start": 1, "state": "ended", "begun_ms": 0, "begun_boot_ms": 0, "note": {"deadline": 1000, "time_limit_ms": 1000}}  # fmt: skip
+    run = Run.adopted({**told, "end": {**end, "ended_boot_ms": after}})
+    run.close(0, None)
+    assert run.end["reason"] == reason

@@ -1,0 +1,97 @@
+"""A device that fails is out at once, and back only after a while."""
+
+import os
+
+import pytest
+
+from gridhand.agent.devices import HOLD_DOWN_MS, DeviceWatch
+from gridhand.agent.nvml import DeviceMemory, Devices, MemoryUse
+from gridhand.agent.problems import Problem
+from gridhand.core.gpus import Gpu, GpuHealth
+
+GB = 10**9
+OK, SICK, LOST = GpuHealth.OK, GpuHealth.SICK, GpuHealth.LOST
+
+
+def gpus(*healths):
+    found = tuple(
+        Gpu(f"g{n}", n, memory_bytes=40 * GB, health=one) for n, one in enumerate(healths)
+    )
+    wrong = tuple(Problem("broken", "mend", gpu.id) for gpu in found if gpu.health is not OK)
+    return Devices(found, wrong)
+
+
+def use(**used):
+    """Bytes in use that no process has, of each device."""
+    return MemoryUse({id: DeviceMemory(count, 0, 0, {}) for id, count in used.items()})
+
+
+def health(watch):
+    return [gpu.health for gpu in watch.gpus.values()]
+
+
+@pytest.fixture
+def watch():
+    made = DeviceWatch(gpus(OK, OK).gpus)
+    made.take(gpus(OK, OK), use(g0=0, g1=0), now=0)
+    return made
+
+
+def test_nothing_new_is_no_news(watch):
+    assert not watch.take(gpus(OK, OK), use(g0=0, g1=0), now=2000)
+
+
+def test_a_lost_device_is_out_at_once_and_the_other_stays(watch):
+    before = dict(watch.gpus)
+    assert watch.take(gpus(LOST, OK), use(g1=0), now=2000)
+    assert health(watch) == [LOST, OK]
+    assert watch.lost(before) == {"g0"}
+    assert watch.lost(dict(watch.gpus)) == set()
+    assert [problem.device for problem in watch.problems] == ["g0"]
+
+
+def test_one_that_is_well_again_must_stay_so_for_a_while(watch):
+    watch.take(gpus(SICK, OK), use(), now=2000)
+    watch.take(gpus(OK, OK), use(), now=4000)
+    assert health(watch) == [SICK, OK]
+    watch.take(gpus(SICK, OK), use(), now=6000)
+    watch.take(gpus(OK, OK), use(), now=8000)
+    watch.take(gpus(OK, OK), use(), now=8000 + HOLD_DOWN_MS - 1)
+    assert health(watch) == [SICK, OK]
+    assert watch.take(gpus(OK, OK), use(), now=8000 + HOLD_DOWN_MS)
+    assert health(watch) == [OK, OK]
+
+
+def test_memory_that_is_not_given_back_keeps_a_device_out(watch):
+    full = use(g0=20 * GB, g1=0)
+    assert watch.left_behind({"g0", "g1"}, full) == ["g0"]
+    watch.quarantine(["g0"], full)
+    assert health(watch) == [SICK, OK]
+    assert "in use that no process has" in watch.problems[0].what
+    watch.take(gpus(OK, OK), full, now=60_000)
+    assert health(watch) == [SICK, OK]
+    watch.take(gpus(OK, OK), use(g0=0, g1=0), now=62_000)
+    assert health(watch) == [SICK, OK]
+    watch.take(gpus(OK, OK), use(g0=0, g1=0), now=62_000 + HOLD_DOWN_MS)
+    assert health(watch) == [OK, OK]
+    assert watch.problems == ()
+
+
+def test_what_the_driver_always_keeps_is_not_left_behind():
+    watch = DeviceWatch(gpus(OK).gpus)
+    watch.take(gpus(OK), use(g0=GB), now=0)
+    assert watch.left_behind({"g0"}, use(g0=GB)) == []
+    assert watch.left_behind({"g0"}, use(g0=2 * GB)) == ["g0"]
+
+
+def test_a_process_that_is_dead_has_nothing():
+    watch = DeviceWatch(gpus(OK).gpus)
+    watch.take(gpus(OK), use(g0=0), now=0)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    held = MemoryUse({"g0": DeviceMemory(5 * GB, 0, 5 * GB, {pid: 5 * GB})})
+    assert watch.left_behind({"g0"}, held) == ["g0"]
+    mine = MemoryUse({"g0": DeviceMemory(5 * GB, 0, 5 * GB, {os.getpid(): 5 * GB})})
+    assert watch.left_behind({"g0"}, mine) == []
