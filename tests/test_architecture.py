@@ -38,17 +38,18 @@ ROOMS = {
     #                  at the top of a module           only inside functions
     "core":       may(""),
     "clock":      may(""),
-    "config":     may("core"),
-    "store":      may("core clock config"),
-    "agent":      may("core clock config"),
-    "simulate":   may("core clock config"),
-    "engines":    may("core clock config agent"),
-    "controller": may("core clock config store engines"),
-    "api":        may("core clock config controller"),
-    "client":     may("core clock config"),
-    "library":    may("core clock config client",       "controller store"),
-    "cli":        may("core clock config client",       "agent api controller engines library simulate store"),
-    "testing":    may("agent api client clock config controller core engines library simulate store"),
+    "home":       may("",                               "core"),
+    "config":     may("core home"),
+    "store":      may("core clock config home"),
+    "agent":      may("core clock config home"),
+    "simulate":   may("core clock config home"),
+    "engines":    may("core clock config home agent"),
+    "controller": may("core clock config home store engines"),
+    "api":        may("core clock config home controller"),
+    "client":     may("home",                           "core clock config"),
+    "library":    may("core clock config home client",  "controller store"),
+    "cli":        may("core clock config home client",  "agent api controller engines library simulate store"),
+    "testing":    may("agent api client clock config controller core engines home library simulate store"),
     "gridhand":   may("",                               "core library"),
 }  # fmt: skip
 
@@ -195,7 +196,11 @@ def test_a_module_opens_with_why_it_exists(module):
     assert ast.get_docstring(module.tree), f"{module.name} has no docstring"
 
 
-LIGHT = [name for name, module in MODULES.items() if module.room in {"cli", "client", "gridhand"}]
+LIGHT = [
+    name
+    for name, module in MODULES.items()
+    if module.room in {"cli", "client", "gridhand", "home"} and name != "gridhand.client.aio"
+]
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -224,6 +229,10 @@ SAMPLES = {
     "engines use agents":                      ("engines.local",    "from gridhand.agent import starter",          None),
     "the store knows no controller":           ("store.sample",     "import gridhand.controller.keeper",           "may not import controller"),
     "the api does not go round the keeper":    ("api.sample",       "import gridhand.store.sql",                   "may not import store"),
+    "core does not know where things are":     ("core.sample",      "import gridhand.home",                        "may not import home"),
+    "the rest may":                            ("store.sample",     "from gridhand.home import Home",              None),
+    "the client needs core when asked":        ("client.sample",    "def f():\n    import gridhand.core.errors",   None),
+    "but loads nothing of it":                 ("client.sample",    "import gridhand.core.errors",                 "only inside a function"),
     "the client knows no controller":          ("client",           "import gridhand.controller",                  "may not import controller"),
     "a public name counts as its home":        ("controller.sample", "from gridhand import Grid",                  "may not import library"),
     "the library may start a keeper":          ("library.sample",   "def at():\n    import gridhand.controller",   None),

@@ -1,0 +1,226 @@
+"""The routes of the API, each as a function that says what to ask.
+
+Both clients ask these: the one that blocks and the one that is awaited. What changes something
+carries an op id made here, so that asking again after a lost reply does it once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+PREFIX = "/api/v1"
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
+
+
+class Ask(NamedTuple):
+    """One request. `pick` names the member of the reply that is the answer; else it is all."""
+
+    method: str
+    target: str
+    body: bytes | None = None
+    op_id: str | None = None
+    pick: str | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        return self.method == "GET" or self.op_id is not None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found = {"accept": "application/json"}
+        if self.body is not None:
+            found["content-type"] = "application/json"
+        if self.op_id is not None:
+            found["idempotency-key"] = self.op_id
+        return found
+
+
+def new_op_id() -> str:
+    return os.urandom(16).hex()
+
+
+def version() -> Ask:
+    return _get("/version")
+
+
+def submit(submission: Mapping[str, Any], op_id: str | None = None) -> Ask:
+    return _change("POST", "/jobs", submission, op_id, "jobs")
+
+
+def jobs(
+    states: Iterable[str] = (),
+    owner: str | None = None,
+    array: str | None = None,
+    limit: int | None = None,
+    before: str | None = None,
+) -> Ask:
+    wanted = [("state", state) for state in states]
+    others = {"owner": owner, "array": array, "limit": limit, "before": before}
+    return _get("/jobs", [*wanted, *others.items()], "jobs")
+
+
+def job(id: str) -> Ask:
+    return _get(f"/jobs/{quoted(id)}")
+
+
+def cancel(id: str, op_id: str | None = None) -> Ask:
+    return _change("POST", f"/jobs/{quoted(id)}/cancel", {}, op_id, "jobs")
+
+
+def signal(id: str, number: int, op_id: str | None = None) -> Ask:
+    return _change("POST", f"/jobs/{quoted(id)}/signal", {"signal": int(number)}, op_id, "sent")
+
+
+def why(id: str) -> Ask:
+    return _get(f"/jobs/{quoted(id)}/why")
+
+
+def logs(
+    id: str,
+    stream: str,
+    offset: int | None = None,
+    limit: int | None = None,
+    tail: int | None = None,
+) -> Ask:
+    wanted = {"stream": stream, "offset": offset, "limit": limit, "tail": tail}
+    return _get(f"/jobs/{quoted(id)}/logs", wanted.items())
+
+
+def follow(id: str, *, attach: bool, output: bool, offsets: Mapping[str, int]) -> Ask:
+    wanted = {"attach": int(attach), "output": int(output), **offsets}
+    return _get(f"/jobs/{quoted(id)}/follow", wanted.items())
+
+
+def status() -> Ask:
+    return _get("/status")
+
+
+def nodes() -> Ask:
+    return _get("/nodes", pick="nodes")
+
+
+def node(name: str) -> Ask:
+    return _get(f"/nodes/{quoted(name)}")
+
+
+def register(nodes: Sequence[Mapping[str, Any]], op_id: str | None = None) -> Ask:
+    return _change("POST", "/nodes", {"nodes": list(nodes)}, op_id, "nodes")
+
+
+def drain(name: str, op_id: str | None = None) -> Ask:
+    return _change("POST", f"/nodes/{quoted(name)}/drain", {}, op_id)
+
+
+def resume(name: str, op_id: str | None = None) -> Ask:
+    return _change("POST", f"/nodes/{quoted(name)}/resume", {}, op_id)
+
+
+def remove(name: str, force: bool = False, op_id: str | None = None) -> Ask:
+    target = f"/nodes/{quoted(name)}{_query([('force', int(force))])}"
+    return _change("DELETE", target, None, op_id)
+
+
+def set_health(name: str, health: str, why: str = "", op_id: str | None = None) -> Ask:
+    body = {"health": health, "why": why}
+    return _change("POST", f"/nodes/{quoted(name)}/health", body, op_id)
+
+
+def set_foreign(name: str, used: Mapping[str, int]) -> Ask:
+    return _change("POST", f"/nodes/{quoted(name)}/foreign", {"used": dict(used)}, None)
+
+
+def allocations() -> Ask:
+    return _get("/allocations", pick="allocations")
+
+
+def allocate(order: Mapping[str, Any], op_id: str | None = None) -> Ask:
+    return _change("POST", "/allocations", order, op_id)
+
+
+def allocate_group(order: Mapping[str, Any], op_id: str | None = None) -> Ask:
+    return _change("POST", "/allocations/group", order, op_id, "allocations")
+
+
+def move(id: str, move: str, ttl_s: float | None = None, op_id: str | None = None) -> Ask:
+    body = {} if ttl_s is None else {"ttl_s": ttl_s}
+    return _change("POST", f"/allocations/{quoted(id)}/{quoted(move)}", body, op_id)
+
+
+def fits(asked: Mapping[str, Any]) -> Ask:
+    return _change("POST", "/fits", asked, None, "fits")
+
+
+def explain(request: Mapping[str, Any]) -> Ask:
+    """Changes nothing; the op id only says that asking twice does no harm."""
+    return _change("POST", "/explain", request, None)
+
+
+def events(after: int = 0, limit: int | None = None) -> Ask:
+    return _get("/events", [("after", after), ("limit", limit)], "events")
+
+
+def check() -> Ask:
+    return _get("/check")
+
+
+def stop(jobs: str = "refuse", op_id: str | None = None) -> Ask:
+    return _change("POST", "/stop", {"jobs": jobs}, op_id)
+
+
+def identity() -> Ask:
+    return _get("/identity", pick="identity")
+
+
+def dump() -> Ask:
+    return _get("/dump")
+
+
+def prune(older_than_s: float, most: int) -> Ask:
+    body = {"older_than_s": older_than_s, "most": most}
+    return _change("POST", "/prune", body, None, "left")
+
+
+def session(order: Mapping[str, Any]) -> Ask:
+    """Without an id this is not to be asked twice: each connection is a session of its own."""
+    return Ask("POST", f"{PREFIX}/sessions", _content(order))
+
+
+def end_session(id: str) -> Ask:
+    return _change("DELETE", f"/sessions/{quoted(id)}", None, None)
+
+
+def attach(session: str, jobs: Sequence[str]) -> Ask:
+    return _change("POST", f"/sessions/{quoted(session)}/jobs", {"jobs": list(jobs)}, None, "jobs")
+
+
+def quoted(text: str) -> str:
+    """The text as one step of a path, or a value of a query."""
+    if text in (".", ".."):  # servers take these for the folder, and for the one above
+        return text.replace(".", "%2E")
+    return "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in os.fsencode(text))
+
+
+def _query(wanted: Iterable[tuple[str, object]]) -> str:
+    given = [f"{name}={quoted(str(value))}" for name, value in wanted if value is not None]
+    return f"?{'&'.join(given)}" if given else ""
+
+
+def _get(path: str, wanted: Iterable[tuple[str, object]] = (), pick: str | None = None) -> Ask:
+    return Ask("GET", f"{PREFIX}{path}{_query(wanted)}", pick=pick)
+
+
+def _change(
+    method: str, path: str, body: object, op_id: str | None, pick: str | None = None
+) -> Ask:
+    content = None if body is None else _content(body)
+    return Ask(method, f"{PREFIX}{path}", content, op_id or new_op_id(), pick)
+
+
+def _content(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
