@@ -102,7 +102,9 @@ class Allocate(HoldingCommand):
 
     requests: tuple[Request, ...] = ()
     terms: Terms = _NO_TERMS
+    wait_ms: int = 0  # for room; not part of what is asked, so a repeat may wait otherwise
     fresh: bool = False  # whether the reply was made for this call, and is not an older one
+    until: int | None = None  # when it began to wait: until when it does
 
     def decide(self, desk: Desk) -> list[Allocation]:
         ledger, terms = desk.ledger, self.terms

@@ -117,9 +117,14 @@ class Embedded:
     # ---- what can be asked
 
     def allocate(
-        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
+        self,
+        owner: str,
+        op_id: str | None,
+        requests: tuple[Request, ...],
+        terms: Terms,
+        wait_ms: int = 0,
     ) -> Call[list[Allocation]]:
-        return Allocate(owner, op_id, requests, terms)
+        return Allocate(owner, op_id, requests, terms, wait_ms)
 
     def move(
         self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None

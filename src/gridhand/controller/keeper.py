@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from gridhand.clock import Clock, LedgerClock
 from gridhand.controller.commands import Allocate, AskStore, Command, Desk, MoveOne, Read
 from gridhand.controller.dispatch import Dispatch
+from gridhand.controller.line import Line
 from gridhand.controller.tickets import NOWHERE, Ticket, deliver
 from gridhand.core.errors import (
     GridClosed,
@@ -65,6 +66,7 @@ class Keeper:
         self._dispatch = dispatch
         self._desk = Desk(Ledger(), Snapshot(Ledger()), strategy)
         self._inbox: queue.SimpleQueue[Sequence[Ticket]] = queue.SimpleQueue()
+        self._line = Line()
         self._closed: GridError | None = None
         self._finished = False
         self._doubt = False
@@ -176,7 +178,7 @@ class Keeper:
         return batch
 
     def _refuse_rest(self) -> None:
-        rest: list[Ticket] = []
+        rest = self._line.dissolve()
         try:
             while True:
                 rest += self._inbox.get_nowait()
@@ -193,13 +195,15 @@ class Keeper:
         deadline = self._desk.ledger.next_deadline()
         if deadline is not None and deadline <= now:
             return True
+        if self._line and (self._line.next_due() or 0) <= now:
+            return True
         return self._dispatch is not None and self._dispatch.due(now)
 
     def _patience_s(self) -> float | None:
         """How long to wait for a command before something is due by itself."""
         if self._dispatch is not None and self._dispatch.due(self.clock.now()):
             return _RETRY_S if self._refused else 0.0
-        dues = [self._desk.ledger.next_deadline()]
+        dues = [self._desk.ledger.next_deadline(), self._line.next_due()]
         dues += [self._dispatch.next_due()] if self._dispatch is not None else []
         deadline = min((due for due in dues if due is not None), default=None)
         if deadline is None:
@@ -271,24 +275,43 @@ class Keeper:
         ledger.expire_due(desk.now)
         entries.extend((change, _KEEPER, None) for change in changes)
         for ticket in commands:
-            command: Command[Any] = ticket.command
-            mark = len(entries)
-            try:
-                if command.op_id is None:
-                    ticket.reply = command.decide(desk)
-                else:
-                    ticket.reply = self._decide_once(command, written, repeated)
-            except Exception as error:
-                ledger.rollback(mark)
-                ticket.error = error
-            else:
-                owner, op_id = command.owner, command.op_id
-                entries.extend([(change, owner, op_id) for change in changes[mark:]])
+            self._decide_one(ticket, written, repeated)
+        if self._line and starting:
+            self._try_again(commands, written, repeated)
         if self._dispatch is not None:
             mark = len(entries)
             self._dispatch.run(desk, starting=starting)
             entries.extend([(change, _KEEPER, None) for change in changes[mark:]])
         return written
+
+    def _decide_one(self, ticket: Ticket, written: Batch, repeated: _Repeated) -> None:
+        desk, entries = self._desk, written.entries
+        ledger = desk.ledger
+        command: Command[Any] = ticket.command
+        mark = len(entries)
+        try:
+            if command.op_id is None:
+                ticket.reply = command.decide(desk)
+            else:
+                ticket.reply = self._decide_once(command, written, repeated)
+        except Exception as error:
+            ledger.rollback(mark)
+            if self._line.takes(ticket, error, desk.now):
+                self._line.join(ticket)
+            else:
+                ticket.error = error
+        else:
+            owner, op_id = command.owner, command.op_id
+            entries.extend([(change, owner, op_id) for change in ledger.changes[mark:]])
+
+    def _try_again(self, commands: list[Ticket], written: Batch, repeated: _Repeated) -> None:
+        """Try those who wait for room; who waits no more is answered with the batch."""
+        commands[:] = [ticket for ticket in commands if ticket not in self._line]
+        for ticket in self._line.to_try(written.entries, self._desk.now):
+            self._decide_one(ticket, written, repeated)
+            if ticket.error is not None or ticket.reply is not None:
+                self._line.leave(ticket)
+                commands.append(ticket)
 
     def _decide_once(self, command: Command[Any], written: Batch, repeated: _Repeated) -> Any:
         """The reply this op id had before, or a decision that is remembered under it."""

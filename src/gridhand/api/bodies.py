@@ -1,0 +1,51 @@
+"""Bodies: how much of a request is read before it is refused, and by when it must be there."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gridhand.api.problems import problem
+
+MOST_BYTES = 1 << 20
+MOST_JOB_BYTES = 8 << 20  # a command and an environment may be long
+_JOBS = "/api/v1/jobs"
+
+
+class LimitBodies:
+    """Refuses a body that is too large: by what it says of itself, or once it turns out so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = MOST_JOB_BYTES if scope["path"] == _JOBS else MOST_BYTES
+        said = dict(scope["headers"]).get(b"content-length", b"0")
+        if not said.isdigit() or int(said) > most:
+            await _too_large(most)(scope, receive, send)
+            return
+        taken = 0
+
+        async def limited() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > most:
+                raise _TooLarge
+            return message
+
+        try:
+            await self._app(scope, limited, send)
+        except _TooLarge:
+            await _too_large(most)(scope, receive, send)
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def _too_large(most: int) -> ASGIApp:
+    hint = "Put what is long into a file that the job reads."
+    return problem(413, "too_large", f"the body is larger than {most} bytes", hint)

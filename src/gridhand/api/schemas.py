@@ -1,0 +1,302 @@
+"""What the routes of the ledger take: strict, bounded, and nothing besides.
+
+Amounts come as people write them (`request`, `resources`), which the core reads, or as the exact
+parts of rows (`request_row`, `row`), which is how our own library sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Header
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gridhand.core.allocations import Lifetime, State
+from gridhand.core.errors import InvalidInput
+from gridhand.core.gpus import MOST_DEVICES
+from gridhand.core.ledger import Terms
+from gridhand.core.names import check_label, check_node_name
+from gridhand.core.nodes import MOST_LABELS, Node, check_labels
+from gridhand.core.quality import LEVELS
+from gridhand.core.requests import MOST_NODES, Layout, Request
+from gridhand.core.resources import MOST, MOST_NAMES, UNIT, check_name
+from gridhand.core.rowreading import node_from_row, request_from_row
+
+LONGEST_S = 10 * 366 * 86_400
+LONGEST_WAIT_S = 45.0  # who waits longer asks again, before a connection seems to be dead
+MOST_IN_A_GROUP = 1000
+MOST_REGISTERED = 100_000
+MOST_HELD = 100_000
+_MOST_CHOICES = 100  # alternatives, at each level of quality
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Parts = Annotated[int, Field(ge=0, le=MOST)]
+Seconds = Annotated[float, Field(ge=0.001, le=LONGEST_S, allow_inf_nan=False)]
+Amounts = Annotated[dict[str, Parts], Field(max_length=MOST_NAMES)]
+Labels = Annotated[dict[str, str], Field(max_length=MOST_LABELS)]
+Names = Annotated[list[Name], Field(max_length=MOST_NODES)]
+Written = Annotated[dict[str, Any], Field(max_length=200)]
+SessionId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+JobId = Annotated[str, Field(pattern="^[0-9]+(_[0-9]+)?$", max_length=40)]
+OpId = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+# ---- requests
+
+
+class GpuAskRow(Strict):
+    devices: int = Field(ge=1, le=MOST_DEVICES)
+    share: int = Field(ge=0, le=UNIT)
+    memory: Parts | None = None
+    model: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    capability: (
+        Annotated[list[Annotated[int, Field(ge=0, le=9999)]], Field(max_length=2)] | None
+    ) = None
+
+
+class RequestRow(Strict):
+    """What `core.jobviews.request_row` writes."""
+
+    amounts: Amounts
+    gpu: GpuAskRow | None = None
+    node: Name | None = None
+    prefer: Names = []
+    exclude: Names = []
+    labels: Labels = {}
+    quality: Name | None = None
+    alternatives: Annotated[list[RequestRow], Field(max_length=_MOST_CHOICES)] = []
+    together_with: Name | None = None
+    apart_from: Names = []
+
+    def request(self) -> Request:
+        self._check()
+        return Request.of(request_from_row(self.model_dump()))
+
+    def _check(self) -> None:
+        for name in self.amounts:
+            check_name(name)
+        for name in (*self.prefer, *self.exclude, *([self.node] if self.node else [])):
+            check_node_name(name)
+        for name in (*self.apart_from, *([self.together_with] if self.together_with else [])):
+            check_label(name, "together_with or apart_from")
+        check_labels(self.labels)
+        if self.quality not in (None, *LEVELS):
+            raise InvalidInput("quality", self.quality, f"one of {', '.join(LEVELS)}")
+        for other in self.alternatives:
+            if other.alternatives:
+                raise InvalidInput("alternatives", "nested", "requests without their own")
+            other._check()
+
+
+def read_request(given: Mapping[str, Any]) -> Request:
+    """A request as people write it."""
+    fields = dict(given)
+    amounts = fields.pop("resources", None)
+    try:
+        return Request.of(amounts, **fields)
+    except TypeError as error:  # a name that is not for a resource
+        raise InvalidInput("request", sorted(fields), "amounts, and where it may go") from error
+
+
+class Asking(Strict):
+    """A request, in one of its two spellings."""
+
+    request: Written | None = None
+    request_row: RequestRow | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.request is None) == (self.request_row is None):
+            raise ValueError("give either request or request_row")
+        return self
+
+    def asked(self) -> Request:
+        if self.request_row is not None:
+            return self.request_row.request()
+        return read_request(self.request or {})
+
+
+class Explaining(Strict):
+    """An exact request, and the same at lower levels of quality."""
+
+    request_row: RequestRow
+    lower_rows: Annotated[list[RequestRow], Field(max_length=_MOST_CHOICES)] = []
+
+
+def read_explaining(given: Mapping[str, Any]) -> tuple[Request, tuple[Request, ...]]:
+    """A request as people write it, or an exact one with its lower levels."""
+    if "request_row" not in given:
+        return read_request(given), ()
+    try:
+        body = Explaining.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+    return body.request_row.request(), tuple(row.request() for row in body.lower_rows)
+
+
+class Fitting(Asking):
+    node: Name | None = None
+
+
+# ---- allocations
+
+
+class _Holding(Strict):
+    holder: Name | None = None
+    ttl_s: Seconds | None = None
+    state: Literal["active", "reserved"] = "active"
+    lifetime: Literal["until_released", "lease", "session"] | None = None
+    session: SessionId | None = None
+    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 0.0
+
+    def terms(self, owner: str, layout: Layout = Layout.ANY) -> Terms:
+        if self.holder is not None:
+            check_label(self.holder, "holder")
+        ttl_ms = None if self.ttl_s is None else round(self.ttl_s * 1000)
+        return Terms(owner, self.holder, State(self.state), self._lifetime(), ttl_ms, layout)
+
+    def _lifetime(self) -> Lifetime:
+        lease = self.state == "active" and self.ttl_s is not None
+        meant = "lease" if lease else "session" if self.session else "until_released"
+        chosen = self.lifetime or meant
+        if self.state == "reserved" and (self.ttl_s is None or chosen == "lease"):
+            raise InvalidInput("ttl_s", self.ttl_s, "the seconds until it must be confirmed")
+        if (chosen == "lease") != lease:
+            raise InvalidInput("lifetime", chosen, "lease with ttl_s, and only with it")
+        if (chosen == "session") != (self.session is not None) and not lease:
+            raise InvalidInput("session", self.session, "one with lifetime session, and only then")
+        return Lifetime(chosen)
+
+
+class Order(_Holding, Asking):
+    """Something to be held on one node."""
+
+
+class GroupOrder(_Holding):
+    """Several things, to be held all or not at all."""
+
+    requests: Annotated[list[Written], Field(max_length=MOST_IN_A_GROUP)] = []
+    request_rows: Annotated[list[RequestRow], Field(max_length=MOST_IN_A_GROUP)] = []
+    layout: Literal["any", "apart", "together"] = "any"
+
+    def asked(self) -> tuple[Request, ...]:
+        if bool(self.requests) == bool(self.request_rows):
+            raise InvalidInput("requests", [], "either requests or request_rows")
+        written = map(read_request, self.requests)
+        return (*written, *(row.request() for row in self.request_rows))
+
+
+class MoveBody(Strict):
+    ttl_s: Seconds | None = None
+
+    def ttl_ms(self) -> int | None:
+        return None if self.ttl_s is None else round(self.ttl_s * 1000)
+
+
+# ---- nodes
+
+
+class GpuRow(Strict):
+    id: Name
+    index: int = Field(ge=0, le=2**31)
+    model: Annotated[str, Field(max_length=100)]
+    memory: Parts
+    capability: Annotated[list[Annotated[int, Field(ge=0, le=9999)]], Field(max_length=2)] | None
+    health: Literal["ok", "sick", "lost"]
+
+
+class NodeRow(Strict):
+    """What `core.views.node_row` writes."""
+
+    name: Name
+    capacity: Amounts
+    devices: Annotated[list[GpuRow], Field(max_length=MOST_DEVICES)]
+    labels: Labels
+    price: Parts
+    address: Annotated[str, Field(max_length=200)]
+    health: Literal["up", "suspect", "down"]
+    draining: bool
+
+    def node(self) -> Node:
+        for name in self.capacity:
+            check_name(name)
+        return node_from_row(self.model_dump()).checked()
+
+
+class NodeBody(Strict):
+    """A node as people describe it."""
+
+    name: Name
+    resources: Written | Annotated[str, Field(max_length=4000)] = {}
+    gpus: Annotated[list[Written], Field(max_length=MOST_DEVICES)] | None = None
+    labels: Labels = {}
+    price: float | Annotated[str, Field(max_length=100)] = 0
+    address: Annotated[str, Field(max_length=200)] = ""
+
+    def node(self) -> Node:
+        return Node.of(
+            self.name,
+            self.resources,
+            gpus=self.gpus or None,
+            labels=self.labels,
+            price=self.price,
+            address=self.address,
+        )
+
+
+class ExactNode(Strict):
+    row: NodeRow
+
+    def node(self) -> Node:
+        return self.row.node()
+
+
+class NodesBody(Strict):
+    nodes: Annotated[list[NodeBody | ExactNode], Field(max_length=MOST_REGISTERED)]
+
+    def described(self) -> tuple[Node, ...]:
+        nodes = tuple(one.node() for one in self.nodes)
+        names = [node.name for node in nodes]
+        if len(set(names)) < len(names):
+            raise InvalidInput("nodes", names, "each node once")
+        return nodes
+
+
+class HealthBody(Strict):
+    health: Literal["up", "suspect", "down"]
+    why: Annotated[str, Field(max_length=500)] = ""
+
+
+class ForeignBody(Strict):
+    used: Annotated[dict[str, Parts], Field(max_length=MOST_DEVICES)]
+
+
+class PruneBody(Strict):
+    older_than_s: Seconds
+    most: int = Field(default=5000, ge=1, le=1_000_000)
+
+
+# ---- sessions
+
+
+class SessionBody(Strict):
+    """Who comes back says which session they had, and what was held in it."""
+
+    session: SessionId | None = None
+    held: Annotated[list[Name], Field(max_length=MOST_HELD)] = []
+    jobs: Annotated[list[JobId], Field(max_length=MOST_HELD)] = []
+
+
+class AttachBody(Strict):
+    jobs: Annotated[list[JobId], Field(min_length=1, max_length=MOST_HELD)]
+
+
+def op_id_of(given: str | None) -> str | None:
+    """The op id, if it is one."""
+    return None if given is None else check_label(given, "Idempotency-Key")

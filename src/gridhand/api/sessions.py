@@ -1,0 +1,101 @@
+"""Sessions: a connection that is kept open, and what ends with it.
+
+The reply to `POST /sessions` never ends by itself: a line with the id of the session, then one
+every few seconds, so that both sides notice when the other is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from gridhand.api.callers import owner_of
+from gridhand.api.schemas import AttachBody, SessionBody
+from gridhand.api.strict import StrictRoute
+from gridhand.controller.controller import Controller
+from gridhand.core.errors import InvalidInput
+
+ALIVE_S = 5.0
+
+Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+
+
+def session_routes(controller: Controller) -> APIRouter:
+    router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictRoute)
+
+    @router.post("")
+    async def open_session(request: Request, body: SessionBody | None = None) -> Response:
+        return _Lasting(controller, owner_of(request), body or SessionBody())
+
+    @router.post("/{id}/jobs")
+    async def attach(id: Id, body: AttachBody, request: Request) -> Response:
+        """Have these jobs end with the session, too."""
+        owner = owner_of(request)
+        _, jobs = await controller.come_back(owner, id, (), body.jobs)
+        if not controller.sessions.alive(owner, id):
+            raise InvalidInput("session", id, "a session that is connected")
+        return JSONResponse({"jobs": jobs})
+
+    @router.delete("/{id}")
+    async def end(id: Id, request: Request) -> Response:
+        """End it without waiting whether its connection comes back."""
+        await controller.sessions.end(owner_of(request), id)
+        return JSONResponse({})
+
+    return router
+
+
+class _Lasting(Response):
+    """Lasts until the client goes, the session is ended, or the controller stops."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, controller: Controller, owner: str, body: SessionBody) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._controller = controller
+        self._owner = owner
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id = self._body.session or os.urandom(16).hex()
+        with self._controller.sessions.connected(self._owner, id) as ended:
+            held, jobs = await self._controller.come_back(
+                self._owner, id, self._body.held, self._body.jobs
+            )
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            await _line(send, {"session": id, "held": held, "jobs": jobs})
+            with contextlib.suppress(OSError):  # it is gone
+                await self._last(ended, receive, send)
+
+    async def _last(self, ended: asyncio.Event, receive: Receive, send: Send) -> None:
+        events = (_gone(receive), ended.wait(), self._controller.stopping.wait())
+        waiting = [asyncio.ensure_future(event) for event in events]
+        try:
+            while not (await asyncio.wait(waiting, timeout=ALIVE_S, return_when="FIRST_COMPLETED"))[
+                0
+            ]:
+                await _line(send, {"event": "alive"})
+            if not waiting[0].done():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _line(send: Send, told: dict[str, Any]) -> None:
+    body = json.dumps(told, separators=(",", ":")).encode() + b"\n"
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,121 @@
+"""Submissions: a job as it is asked for over HTTP, read strictly, as the core's `Work`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gridhand.api.schemas import RequestRow
+from gridhand.core.arrays import read_array
+from gridhand.core.errors import InvalidInput
+from gridhand.core.jobs import After, Condition, Priority, Work
+from gridhand.core.requests import Request
+from gridhand.core.retries import RetryPolicy
+
+_Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
+_Name = Annotated[str, Field(max_length=200)]
+_Path = Annotated[str, Field(pattern="^/", max_length=4096)]
+
+
+class AfterJob(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    id: str = Field(pattern=r"^[0-9]+(_[0-9]+)?$", max_length=40)
+    condition: str = "afterok"
+
+
+class Submission(BaseModel):
+    """One command to run, or an array of them."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    command: list[str] = Field(min_length=1, max_length=100_000)
+    folder: _Path
+    environment: dict[str, str] = Field(default_factory=dict, max_length=100_000)
+    request: dict[str, Any] = Field(default_factory=dict, max_length=200)
+    request_row: RequestRow | None = None  # instead: exact, as our own library sends it
+    name: _Name | None = None
+    priority: _Name = "medium"
+    task_type: _Name | None = None
+    time_limit_s: _Seconds | None = None
+    grace_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 10.0
+    detached: bool = False
+    retries: Annotated[int, Field(ge=0, le=999)] = 0
+    retry_on: list[_Name] | None = Field(default=None, max_length=300)
+    processes: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    stdin: _Path | None = None
+    stdout: _Path | None = None
+    stderr: _Path | None = None
+    array: Annotated[str, Field(max_length=100_000)] | None = None
+    after: list[AfterJob] = Field(default_factory=list, max_length=10_000)
+
+    def indices(self) -> tuple[tuple[int, ...], int | None]:
+        """The places of an array's tasks, and how many may run at once."""
+        if self.array is None:
+            return (), None
+        found = read_array(self.array)
+        return tuple(found.indices), found.at_once
+
+    def followed(self) -> tuple[After, ...]:
+        return tuple(After(one.id, _condition(one.condition)) for one in self.after)
+
+    def _asked(self) -> Request:
+        if self.request_row is None:
+            return read_request(self.request)
+        if self.request:
+            raise InvalidInput("request", "beside request_row", "one of the two")
+        return self.request_row.request()
+
+    def work(self, owner: str, environment: str) -> Work:
+        _, at_once = self.indices()
+        return Work(
+            owner=owner,
+            command=tuple(self.command),
+            folder=self.folder,
+            request=self._asked(),
+            name=self.name,
+            priority=Priority.read(self.priority),
+            task_type=self.task_type,
+            time_limit_ms=None if self.time_limit_s is None else round(self.time_limit_s * 1000),
+            grace_ms=round(self.grace_s * 1000),
+            detached=self.detached,
+            retry=RetryPolicy.of(self.retries, self.retry_on),
+            at_once=at_once,
+            environment=environment,
+            stdin=self.stdin,
+            stdout=self.stdout,
+            stderr=self.stderr,
+            processes=self.processes,
+        )
+
+
+def _condition(word: str) -> Condition:
+    if word not in list(Condition):
+        raise InvalidInput("after", word, f"one of {', '.join(Condition)}")
+    return Condition(word)
+
+
+def check_environment(variables: dict[str, str]) -> None:
+    for name, text in variables.items():
+        if not name or "=" in name or "\0" in name or "\0" in text:
+            raise InvalidInput("environment", name, "names without =, and no zero bytes")
+
+
+def read_request(given: dict[str, Any]) -> Request:
+    """A request as people write it. A command asks for one core unless it says otherwise."""
+    fields = {"cpu": 1, **given}
+    resources = fields.pop("resources", None)
+    if resources is not None and not isinstance(resources, dict):
+        raise InvalidInput("resources", resources, 'an object such as {"fpga": 1}')
+    for name, amount in (resources or {}).items():
+        if name in _WISHES:
+            raise InvalidInput("resources", name, "names of resources")
+        fields[name] = amount
+    try:
+        return Request.of(**fields)
+    except TypeError as error:
+        raise InvalidInput("request", sorted(fields), "what `grid run --help` lists") from error
+
+
+_WISHES = frozenset({"node", "prefer", "exclude", "labels", "quality", "alternatives", "fallback"})

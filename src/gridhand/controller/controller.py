@@ -1,0 +1,387 @@
+"""Controller: the keeper, its queue, an engine, and those who wait, in one process.
+
+The keeper decides in its own thread; everything else is in one event loop. A change becomes known
+here when it is durable: `_settled` is called for it, has it done, and tells who listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gridhand.controller.clients import Clients
+from gridhand.controller.commands import Desk, Read
+from gridhand.controller.dispatch import Dispatch
+from gridhand.controller.embedded import Embedded
+from gridhand.controller.environments import Environments
+from gridhand.controller.feed import Feed
+from gridhand.controller.job_commands import ADMIN, Cancel, Submit
+from gridhand.controller.keeper import Keeper
+from gridhand.controller.looking import (
+    Seen,
+    Wanted,
+    ended_ones,
+    held_by,
+    open_by_id,
+    open_ones,
+    over,
+    stored,
+)  # fmt: skip
+from gridhand.controller.neighbours import Neighbours
+from gridhand.controller.running import Runner
+from gridhand.controller.sessions import EndWithSession, Sessions
+from gridhand.core.allocations import Allocation, Lifetime
+from gridhand.core.calls import Call, Reply
+from gridhand.core.errors import (
+    GridError,
+    JobsRunning,
+    NotYours,
+    StoreUnavailable,
+    UnknownAllocation,
+    UnknownJob,
+)
+from gridhand.core.jobs import After, Job, JobState, Reason, Work
+from gridhand.core.ledger import Change
+from gridhand.core.strategies import strategy_named
+from gridhand.engines.base import Engine
+from gridhand.engines.local import LocalEngine
+from gridhand.home import Home
+from gridhand.store.base import Store
+from gridhand.store.urls import store_at
+
+KEPT_MS = 30 * 86_400_000  # how long history is kept
+_PRUNE_EVERY_S = 3600.0
+_PRUNE_STEP = 2000
+_PRUNE_PAUSE_S = 0.2
+_KILLING_S = 60.0
+_LONGEST_NUMBER = 19
+
+_log = logging.getLogger(__name__)
+
+
+class Controller:
+    """What the API speaks with. Methods are called in its event loop; `owner` is who asks."""
+
+    def __init__(self, home: Home, store: Store, engine: Engine, *, strategy: Any = None) -> None:
+        self.home = home
+        self.store_url = store.url
+        self.feed = Feed()
+        self.started = time.time()
+        self.neighbours = Neighbours(home.folder)
+        self.attached = Clients(self._clients_gone)
+        self.sessions = Sessions(self._end_with_session, self.attached)
+        self._engine = engine
+        self._dispatch = Dispatch(self._committed)
+        chosen = None if strategy is None else strategy_named(strategy)
+        self._keeper = Keeper(store, strategy=chosen, dispatch=self._dispatch)
+        self._background: set[asyncio.Task[None]] = set()
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    async def open(self, *, new_cluster: bool = False) -> None:
+        """Take the store, reach the nodes, adopt what runs there, and begin to start jobs."""
+        self._loop = asyncio.get_running_loop()
+        self._dispatch.pause()
+        self.calls = await asyncio.to_thread(Embedded, self._keeper)
+        self._port = self.calls.port(self._loop)
+        self.environments = Environments(self.home.environments)
+        self.runner = Runner(
+            self.ask,
+            self._engine,
+            self.home,
+            self.environments,
+            self._keeper.clock.now,
+            self._fail,
+        )
+        try:
+            epoch = self._keeper.opening.epoch
+            await self.runner.open(epoch, new_cluster=new_cluster)
+            await self._take_over()
+        except BaseException:
+            await self.runner.close(end=False)
+            await asyncio.to_thread(self.calls.close)
+            raise
+        self.neighbours.enter()
+        for problem in self.problems():
+            _log.warning("%s", problem["message"])
+        self._dispatch.resume()
+        await self.ask(Read(lambda desk: None))  # wakes the keeper
+        self._in_background(self._prune_daily())
+
+    async def _take_over(self) -> None:
+        """Those who were connected to the controller before have a while to come back."""
+        waiting = await self.ask(Read(_with_clients))
+        jobs, sessions, environments = waiting
+        self.environments.sweep(environments)
+        self.attached.expect(jobs)
+        if sessions:
+            self.sessions.expect(sessions)
+
+    async def close(self) -> None:
+        """Stop deciding, let go of the nodes and the store. Running jobs go on."""
+        self.neighbours.leave()
+        self._dispatch.pause()
+        self.attached.close()
+        self.sessions.close()
+        for task in self._background:
+            task.cancel()
+        idle = await self.idle()
+        await self.runner.close(end=idle)
+        await asyncio.to_thread(self.calls.close)
+
+    def ask(self, call: Call[Reply]) -> asyncio.Future[Reply]:
+        return self._port.call(call)
+
+    def _fail(self, error: BaseException) -> None:
+        """Something of ours is broken. Who comes after us adopts all that runs, so that is next."""
+        _log.error("the controller ends, because of a fault of its own", exc_info=error)
+        self.failure = self.failure or error
+        self.stopping.set()
+
+    def problems(self) -> list[dict[str, Any]]:
+        """What is wrong with this machine, and with us, and what to do about it."""
+        found = [
+            {"node": node, **dict(one)}
+            for node, several in self.runner.problems.items()
+            for one in several
+        ]
+        return found + [
+            {
+                "node": None,
+                "message": f"another controller (pid {pid}, in {home}) promises the cores of this"
+                " machine, too",
+                "hint": "Use one of them: set GRIDHAND_HOME or GRIDHAND_ADDRESS to the same.",
+            }
+            for pid, home in self.neighbours.others()
+        ]
+
+    # ---- what has become durable
+
+    def _committed(self, changes: Sequence[Change], held: Mapping[str, Any]) -> None:
+        """In the keeper's thread."""
+        self._loop.call_soon_threadsafe(self._settled, changes, held)
+
+    def _settled(self, changes: Sequence[Change], held: Mapping[str, Any]) -> None:
+        for kind, _, _, job, _ in changes:
+            attempt = job.attempt
+            self.runner.changed(kind, job, held.get(attempt.allocation) if attempt else None)
+            if not job.open:
+                self.sessions.forget_job(job.id)
+                self.environments.drop(job.work.environment)
+            self.feed.tell(job)
+
+    # ---- jobs
+
+    async def keep(self, environment: Mapping[str, str]) -> str:
+        """Keep the variables of a job to come; `submit` must follow."""
+        return await self.environments.keep(environment)
+
+    async def submit(
+        self,
+        op_id: str | None,
+        work: Work,
+        *,
+        indices: tuple[int, ...] = (),
+        after: tuple[After, ...] = (),
+    ) -> list[str]:
+        """Queue it, and answer the ids. The environment it names must have been kept."""
+        command = Submit(work.owner, op_id, work, indices, after)
+        extra = max(1, len(indices)) - 1
+        self.environments.need(work.environment, extra)
+        try:
+            ids = await self.ask(command)
+        finally:
+            if not command.fresh:
+                for _ in range(extra + 1):
+                    self.environments.drop(work.environment)
+        if command.fresh and not work.detached:
+            self.attached.expect(ids)
+        return ids
+
+    async def cancel(
+        self, owner: str, ids: Sequence[str], reason: Reason = Reason.CANCELLED
+    ) -> list[str]:
+        return await self.ask(Cancel(owner, ids=tuple(ids), reason=reason))
+
+    async def signal(self, owner: str, id: str, signum: int) -> bool:
+        seen = await self.job(id)
+        if owner not in (seen.job.work.owner, ADMIN):
+            raise NotYours(id, owner, "job")
+        return await self.runner.signal(seen.job, signum)
+
+    async def job(self, id: str) -> Seen:
+        found = await self.find([id])
+        if not found:
+            raise UnknownJob(id)
+        return found[0]
+
+    async def find(self, ids: Sequence[str]) -> list[Seen]:
+        """Those jobs, in that order; unknown ones are left out."""
+        known: dict[str, Seen] = await self.ask(open_by_id(self._queue, ids))
+        missing = [id for id in ids if id not in known]
+        if missing:
+            known |= {job.id: over(job) for job in await self.ask(stored(missing))}
+        return [known[id] for id in ids if id in known]
+
+    async def jobs(self, wanted: Wanted) -> list[Seen]:
+        """Newest first."""
+        found = {seen.job.id: seen for seen in await self.ask(open_ones(self._queue, wanted))}
+        for job in await self.ask(ended_ones(wanted)):
+            found.setdefault(job.id, over(job))
+        newest = sorted(found.values(), key=lambda seen: -seen.job.number)
+        return newest[: wanted.limit]
+
+    async def devices(self, job: Job) -> list[str]:
+        """The devices that its last attempt had."""
+        if not job.attempts:
+            return []
+        held = await self.ask(held_by([job.attempts[-1].allocation]))
+        return [hold.device for one in held for hold in one.devices]
+
+    def usage_of(self, job: Job) -> Mapping[str, Any] | None:
+        """What it was last measured to use."""
+        attempt = job.attempt
+        if attempt is None:
+            return None
+        found: Mapping[str, Any] = self.runner.usage.get(attempt.node, {}).get("jobs", {})
+        return found.get(job.id)
+
+    async def counts(self) -> dict[str, int]:
+        def answer(desk: Desk) -> dict[str, int]:
+            states = [job.state for job in desk.ledger.jobs.open.values()]
+            return {str(one): states.count(one) for one in (JobState.QUEUED, JobState.RUNNING)}
+
+        return await self.ask(Read(answer))
+
+    async def idle(self) -> bool:
+        try:
+            return not any((await self.counts()).values())
+        except GridError:
+            return False
+
+    def _queue(self) -> Any:
+        return self._dispatch.queue
+
+    # ---- those who are gone
+
+    async def _clients_gone(self, ids: list[str]) -> None:
+        for id in ids:
+            await self._surely(Cancel(ADMIN, ids=(id,), reason=Reason.CLIENT_GONE))
+
+    async def _end_with_session(self, held: Sequence[EndWithSession]) -> None:
+        await asyncio.gather(*map(self._surely, held))  # asked in one turn, so written as one
+
+    async def _surely(self, call: Call[Any]) -> None:
+        """Until it is written. What is over by itself meanwhile is as good."""
+        while True:
+            try:
+                await self.ask(call)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.5)
+            except GridError:
+                return
+
+    async def allocation(self, id: str) -> Allocation:
+        """The allocation with that id, live or closed."""
+        live = await self.ask(Read(lambda desk: desk.ledger.live.get(id)))
+        number = id.rpartition("-")[2]
+        if live is None and number.isdecimal() and len(number) < _LONGEST_NUMBER:
+            closed = await self.ask(held_by([id]))
+            live = next((held for held in closed if held.id == id), None)
+        if live is None:
+            raise UnknownAllocation(id)
+        return live
+
+    async def hold_in(self, session: str, made: Sequence[Allocation]) -> bool:
+        """What was made for a session ends with it; at once if that has ended meanwhile."""
+        own = [held for held in made if held.lifetime is Lifetime.SESSION]
+        if all(self.sessions.hold(held.owner, session, held.id) for held in own):
+            return True
+        await self._end_with_session([EndWithSession(held.owner, id=held.id) for held in own])
+        return False
+
+    async def come_back(
+        self, owner: str, session: str, held: Sequence[str], jobs: Sequence[str]
+    ) -> tuple[list[str], list[str]]:
+        """What a session had before the controller was restarted, as far as it is still there."""
+
+        def answer(desk: Desk) -> tuple[list[str], list[str]]:
+            return _sessions_own(desk, owner, held), _attached_of(desk, owner, jobs)
+
+        live, running = await self.ask(Read(answer))
+        return (
+            [id for id in live if self.sessions.hold(owner, session, id)],
+            [id for id in running if self.sessions.attach(owner, session, id)],
+        )
+
+    # ---- ending
+
+    async def stop(self, jobs: str) -> None:
+        """Ask for the end: `refuse` while jobs are open, `keep` them, or `kill` them first."""
+        count = sum((await self.counts()).values())
+        if count and jobs == "refuse":
+            raise JobsRunning(count)
+        if jobs == "kill":
+            await self._kill_all()
+        self.stopping.set()
+
+    async def _kill_all(self) -> None:
+        self._dispatch.pause()
+        ids = await self.ask(Read(lambda desk: tuple(desk.ledger.jobs.open)))
+        await self.ask(Cancel(ADMIN, ids=ids))
+        with self.feed.listen(None) as listening:
+            deadline = time.monotonic() + _KILLING_S
+            while time.monotonic() < deadline and not await self.idle():
+                await listening.changes(timeout_s=0.5)
+
+    def _in_background(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _prune_daily(self) -> None:
+        """Forget what is old, a little at a time, so that nobody waits for it."""
+        while True:
+            await asyncio.sleep(_PRUNE_EVERY_S)
+            try:
+                left = 1
+                while left:
+                    left = await self.ask(self.calls.prune(KEPT_MS, _PRUNE_STEP))
+                    await asyncio.sleep(_PRUNE_PAUSE_S)
+            except GridError as error:
+                _log.warning("old history cannot be forgotten now: %s", error)
+
+
+def _sessions_own(desk: Desk, owner: str, ids: Sequence[str]) -> list[str]:
+    found = [desk.ledger.live[id] for id in ids if id in desk.ledger.live]
+    return [one.id for one in found if (one.owner, one.lifetime) == (owner, Lifetime.SESSION)]
+
+
+def _attached_of(desk: Desk, owner: str, ids: Sequence[str]) -> list[str]:
+    book = desk.ledger.jobs.open
+    found = [book[id] for id in ids if id in book]
+    return [job.id for job in found if job.work.owner == owner and not job.work.detached]
+
+
+def local_controller(home: Home, store_url: str) -> Controller:
+    """A controller of this machine, which runs jobs here."""
+    return Controller(home, store_at(store_url), LocalEngine(home.agent, home.starter))
+
+
+def _with_clients(desk: Desk) -> tuple[list[str], list[tuple[str, str]], list[str]]:
+    """Attached jobs, what sessions hold, and the environments that open jobs need."""
+    book = desk.ledger.jobs.open.values()
+    sessions = [
+        (held.owner, held.id)
+        for held in desk.ledger.live.values()
+        if held.lifetime is Lifetime.SESSION
+    ]
+    return (
+        [job.id for job in book if not job.work.detached],
+        sessions,
+        [job.work.environment for job in book if job.work.environment],
+    )

@@ -1,0 +1,67 @@
+"""Orders: what an agent is told to start, made from a job and what it holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from gridhand.core.allocations import Allocation
+from gridhand.core.jobs import Job
+from gridhand.engines.base import Order
+
+LOG_BYTES = 256 * 10**6  # of each of a job's two files
+PROCESSES = 4096  # of a job at once, threads included, unless it says otherwise
+
+
+def make_order(
+    job: Job, held: Allocation, *, folder: str, environment: Mapping[str, str], pin: bool
+) -> Order:
+    """A start of the job's attempt under way. `folder` is the job's own, for what it writes."""
+    attempt, work = job.attempt, job.work
+    assert attempt is not None
+    amounts = held.amounts.parts()
+    return {
+        "job": job.id,
+        "attempt": attempt.number,
+        "fence": held.id,
+        "node": held.node,
+        "argv": list(work.command),
+        "cwd": work.folder,
+        "env": {**environment, **_variables(job, held)},
+        "cores": amounts.get("cpu", 0),
+        "pin": pin,
+        "memory_bytes": amounts.get("memory"),
+        "processes": work.processes or PROCESSES,
+        "devices": [hold.device for hold in held.devices],
+        "gpu_memory": {hold.device: hold.memory_bytes for hold in held.devices},
+        "time_limit_ms": work.time_limit_ms,
+        "grace_ms": work.grace_ms,
+        "stdin": work.stdin,
+        "stdout": log_path(job, folder, "stdout"),
+        "stderr": log_path(job, folder, "stderr"),
+        "log_bytes": LOG_BYTES,
+    }
+
+
+def log_path(job: Job, folder: str, stream: str) -> str:
+    """Where the job writes to: a file of ours, or the one it named, with its ids filled in."""
+    own: str | None = getattr(job.work, stream)
+    if own is None:
+        return os.path.join(folder, stream)
+    # As in Slurm: the job, the array it is part of, and its place there.
+    marks = {"%j": job.id, "%A": job.array or job.id, "%a": str(job.array_index or 0)}
+    for mark, text in marks.items():
+        own = own.replace(mark, text)
+    return own
+
+
+def _variables(job: Job, held: Allocation) -> dict[str, str]:
+    attempt = job.attempt
+    assert attempt is not None
+    found = {"GRIDHAND_VARIANT": str(attempt.choice)}
+    if held.quality is not None:
+        found["GRIDHAND_QUALITY"] = held.quality
+    if job.array is not None:
+        found["GRIDHAND_ARRAY_ID"] = job.array
+        found["GRIDHAND_ARRAY_TASK_ID"] = str(job.array_index)
+    return found

@@ -1,0 +1,344 @@
+"""Runner: has what is durable done on the nodes, and what was done there made durable.
+
+It decides nothing. A job that the ledger says is running is started until its node knows of it;
+an end is told to the keeper until it is written, and only then may the node forget it. So it does
+not matter where either side was killed: what one of them does not know, the other tells it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gridhand.controller.commands import Desk, Read, Register, set_foreign
+from gridhand.controller.environments import Environments
+from gridhand.controller.job_commands import EndAttempts, Ended, note_spawned
+from gridhand.controller.orders import make_order
+from gridhand.core.allocations import Allocation
+from gridhand.core.calls import Call
+from gridhand.core.errors import GridError, StoreError, StoreFenced, StoreInvalid
+from gridhand.core.jobs import End, Job, JobState, Reason
+from gridhand.engines.base import Engine, Fact, Key, Known, Order
+from gridhand.home import Home
+from gridhand.store.rows import node_from_row
+
+OWNER = "gridhand"  # in whose name nodes are registered and ends are noted
+_AGAIN_S = 0.5
+_MOST_ENDS = 1000  # in one transaction
+
+_log = logging.getLogger(__name__)
+
+Ask = Callable[[Call[Any]], Awaitable[Any]]
+
+
+class UnderWay(NamedTuple):
+    """A job that the ledger says is running, and what it holds."""
+
+    job: Job
+    held: Allocation | None
+
+    @property
+    def key(self) -> Key:
+        assert self.job.attempt is not None
+        return self.job.id, self.job.attempt.number
+
+
+class Runner:
+    """Between the keeper and the engine. In the event loop only."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        engine: Engine,
+        home: Home,
+        environments: Environments,
+        now: Callable[[], int],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`failed` is told of a fault of ours: to begin anew is what sets everything right."""
+        self._ask = ask
+        self._engine = engine
+        self._home = home
+        self._environments = environments
+        self._now = now
+        self._failed = failed
+        self._fences: dict[Key, str] = {}
+        self._strangers: set[Key] = set()
+        self._outbox: deque[tuple[str, Job, Allocation | None]] = deque()
+        self._ends: dict[Key, Fact] = {}
+        self._wake_out, self._wake_in = asyncio.Event(), asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._discovered: set[str] = set()
+        self.usage: dict[str, Mapping[str, Any]] = {}
+        self.problems: dict[str, Sequence[Mapping[str, Any]]] = {}
+
+    async def open(self, epoch: int, *, new_cluster: bool) -> None:
+        """Reach the nodes, and bring them and the ledger together."""
+        known = await self._engine.open(epoch, self)
+        await self._settle_tasks()
+        await self._reconcile(known, first=not new_cluster)
+        self._spawn(self._send_out())
+        self._spawn(self._take_in())
+
+    async def close(self, *, end: bool) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for task in list(self._tasks):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._engine.close(end=end)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, StoreError) and not isinstance(error, StoreFenced):
+            _log.warning("the ledger cannot be asked: %s", error)
+        else:
+            self._failed(error)
+
+    async def _settle_tasks(self) -> None:
+        while pending := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(pending)
+
+    # ---- from the ledger to the nodes
+
+    def changed(self, kind: str, job: Job, held: Allocation | None) -> None:
+        """A change that is durable now."""
+        if kind in ("job.started", "job.stopping"):
+            self._outbox.append((kind, job, held))
+            self._wake_out.set()
+
+    async def _send_out(self) -> None:
+        """One at a time and in order, so that a stop never comes before its start."""
+        while True:
+            await self._wake_out.wait()
+            self._wake_out.clear()
+            while self._outbox:
+                orders = self._take_orders()
+                if orders:
+                    await self._engine.start(orders)
+                elif self._outbox:
+                    await self._stop(self._outbox.popleft()[1])
+
+    def _take_orders(self) -> list[Order]:
+        """The starts that come next; what cannot even be ordered has ended."""
+        orders: list[Order] = []
+        while self._outbox and self._outbox[0][0] == "job.started":
+            _, job, held = self._outbox.popleft()
+            if held is not None and (order := self._order(job, held)) is not None:
+                orders.append(order)
+        return orders
+
+    def _order(self, job: Job, held: Allocation) -> Order | None:
+        attempt = job.attempt
+        assert attempt is not None
+        self._fences[job.id, attempt.number] = held.id
+        folder = self._home.job(job.id)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            environment = self._environments.load(job.work.environment)
+        except (OSError, ValueError) as error:
+            why = f"what it needs cannot be prepared: {error}"
+            end = {"reason": Reason.START_FAILED, "message": why}
+            self.ended([_fact(job.id, attempt.number, held.id, end)])
+            return None
+        pin = held.node in self._discovered
+        return make_order(job, held, folder=folder, environment=environment, pin=pin)
+
+    async def _stop(self, job: Job) -> None:
+        attempt = job.attempt
+        assert attempt is not None
+        assert attempt.stopping is not None
+        self._fences[job.id, attempt.number] = attempt.allocation
+        key = job.id, attempt.number
+        await self._engine.stop(key, attempt.stopping, job.work.grace_ms)
+
+    # ---- from the nodes to the ledger
+
+    def spawned(self, facts: Sequence[Fact]) -> None:
+        self._spawn(self._note(note_spawned([_key(fact) for fact in facts])))
+
+    async def _note(self, call: Call[None]) -> None:
+        await self._ask(call)
+
+    def ended(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self._ends[_key(fact)] = fact
+        self._wake_in.set()
+
+    async def _take_in(self) -> None:
+        """Have ends written, as many at a time as there are; then the nodes may forget them."""
+        while True:
+            await self._wake_in.wait()
+            self._wake_in.clear()
+            while self._ends:
+                keys = list(self._ends)[:_MOST_ENDS]
+                facts = [self._ends.pop(key) for key in keys]
+                await self._write_ends(facts)
+                for key in keys:
+                    self._fences.pop(key, None)
+                    self._strangers.discard(key)
+                await self._engine.forget(keys)
+
+    async def _write_ends(self, facts: Sequence[Fact]) -> None:
+        ended = tuple(one for fact in facts if (one := self._read(fact)) is not None)
+        while ended:
+            try:
+                await self._ask(EndAttempts(OWNER, ended=ended, jitter=random.random()))
+                return
+            except StoreFenced:
+                raise
+            except StoreError as error:
+                _log.warning("%d ends cannot be written yet: %s", len(ended), error)
+                await asyncio.sleep(_AGAIN_S)
+
+    def _read(self, fact: Fact) -> Ended | None:
+        """What the keeper is told of it; nothing where it was never ours."""
+        key = _key(fact)
+        fence = fact.get("fence") or self._fences.get(key)
+        if fence is None or key in self._strangers:
+            return None
+        end = fact["end"]
+        ran_ms = end.get("ran_ms")
+        how = End(
+            attempt=key[1],
+            allocation=str(fence),
+            reason=Reason(end["reason"]),
+            exit_code=end.get("code"),
+            signal=end.get("signal"),
+            peak_bytes=end.get("peak_bytes"),
+            message=str(end.get("message") or ""),
+            started=None if ran_ms is None else self._now() - int(ran_ms),
+        )
+        return Ended(key[0], how)
+
+    def node_changed(self, node: Mapping[str, Any], problems: Sequence[Mapping[str, Any]]) -> None:
+        self.problems[node["name"]] = problems
+        self._discovered.add(node["name"])
+        self._spawn(self._register(node))
+
+    async def _register(self, node: Mapping[str, Any]) -> None:
+        while True:
+            try:
+                await self._ask(Register(OWNER, nodes=(node_from_row(node),)))
+                return
+            except StoreFenced:
+                raise
+            except StoreError:
+                await asyncio.sleep(_AGAIN_S)
+
+    def measured(self, node: str, usage: Mapping[str, Any]) -> None:
+        self.usage[node] = usage
+        if foreign := usage.get("foreign"):
+            self._spawn(self._plan_around(node, foreign))
+
+    async def _plan_around(self, node: str, foreign: Mapping[str, int]) -> None:
+        with contextlib.suppress(GridError):  # a device that has just gone
+            await self._ask(set_foreign(node, foreign))
+
+    def returned(self, known: Known) -> None:
+        self._spawn(self._reconcile(known, first=False))
+
+    async def signal(self, job: Job, signum: int) -> bool:
+        attempt = job.attempt
+        return attempt is not None and await self._engine.signal((job.id, attempt.number), signum)
+
+    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
+        return await self._engine.read_log(path, offset, limit)
+
+    async def log_size(self, path: str) -> int:
+        return await self._engine.log_size(path)
+
+    def facts(self) -> Mapping[str, Any]:
+        return self._engine.facts()
+
+    # ---- after anything was away
+
+    async def _reconcile(self, known: Known, *, first: bool) -> None:
+        under_way = {one.key: one for one in await self._ask(_under_way())}
+        running = {_key(fact): fact for fact in known.running}
+        over = {_key(fact): fact for fact in known.ended}
+        strangers = [key for key in (*running, *over) if not _is(under_way.get(key), key)]
+        if first and any(key in running for key in strangers):
+            await self._check_strangers([key for key in strangers if key in running])
+        self._adopt(under_way, running, over)
+        for key in strangers:
+            self._strangers.add(key)
+            if key in running:
+                _log.warning("attempt %s of job %s is no longer ours, and is stopped", *key[::-1])
+                await self._engine.stop(key, Reason.NODE_LOST, 10_000)
+        self.ended([fact for key, fact in over.items() if key in self._strangers])
+
+    def _adopt(
+        self,
+        under_way: Mapping[Key, UnderWay],
+        running: Mapping[Key, Fact],
+        over: Mapping[Key, Fact],
+    ) -> None:
+        for key, (job, held) in under_way.items():
+            assert job.attempt is not None
+            self._fences[key] = job.attempt.allocation
+            if key in over:
+                self.ended([over[key]])
+            elif key in running:
+                self.spawned([running[key]])
+                if job.attempt.stopping is not None:
+                    self.changed("job.stopping", job, held)
+            elif job.attempt.stopping is not None:
+                why = "it was stopped before it was started"
+                end = {"reason": job.attempt.stopping, "message": why}
+                self.ended([_fact(*key, job.attempt.allocation, end)])
+            else:
+                self.changed("job.started", job, held)
+
+    async def _check_strangers(self, keys: Sequence[Key]) -> None:
+        """A store that knows nothing of what runs is not the one these were started from."""
+
+        def ask(desk: Desk) -> int:
+            return desk.ledger.jobs.next_number
+
+        next_number = await self._ask(Read(ask))
+        unheard = [job for job, _ in keys if int(job.partition("_")[0]) >= next_number]
+        if unheard:
+            raise StoreInvalid(
+                f"{len(unheard)} jobs run here of which the store knows nothing ({unheard[0]}, …):"
+                " it is new, or older than they are",
+                hint="Put the right store back. Or start with `grid serve --new-cluster`: the jobs"
+                " are then stopped.",
+            )
+
+
+def _under_way() -> Read[list[UnderWay]]:
+    def answer(desk: Desk) -> list[UnderWay]:
+        ledger = desk.ledger
+        return [
+            UnderWay(job, ledger.live.get(job.attempt.allocation))
+            for job in ledger.jobs.open.values()
+            if job.state is JobState.RUNNING and job.attempt is not None
+        ]
+
+    return Read(answer)
+
+
+def _is(one: UnderWay | None, key: Key) -> bool:
+    return one is not None and one.key == key
+
+
+def _key(fact: Fact) -> Key:
+    return str(fact["job"]), int(fact["attempt"])
+
+
+def _fact(job: str, attempt: int, fence: str, end: Mapping[str, Any]) -> Fact:
+    return {"job": job, "attempt": attempt, "fence": fence, "state": "ended", "end": end}

@@ -1,0 +1,1 @@
+"""Runs: what starts jobs on nodes, behind one small protocol."""

@@ -1,0 +1,165 @@
+"""The engine of this machine: one agent, which stands on its own feet and is restarted if it falls.
+
+The agent is no child of the controller: it and the jobs below it outlive whoever started them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gridhand.agent.launching import ensure_agent
+from gridhand.agent.link import Link, LinkError, LinkRefused
+from gridhand.agent.logs import read_range
+from gridhand.engines.base import Fact, Key, Known, Order, Sink
+
+_BATCH = 64  # the ends of the first are told while the last are started
+_AGAIN_S = (0.05, 0.2, 0.5, 1.0, 2.0)
+
+_log = logging.getLogger(__name__)
+
+
+class LocalEngine:
+    """Speaks with the agent in a folder, and starts one where none stands."""
+
+    def __init__(self, agent_folder: str, starter_folder: str) -> None:
+        self._folders = agent_folder, starter_folder
+        self._link: Link | None = None
+        self._sink: Sink | None = None
+        self._epoch = 0
+        self._greeting: Mapping[str, Any] = {}
+        self._keeping: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+
+    async def open(self, epoch: int, sink: Sink) -> Known:
+        self._epoch, self._sink = epoch, sink
+        known = await self._reach()
+        self._keeping = asyncio.create_task(self._keep(), name="gridhand-agent")
+        return known
+
+    async def _reach(self) -> Known:
+        """Find or start the agent. From the watching on nothing that ends can be missed."""
+        assert self._sink is not None
+        self._lost.clear()
+        self._link = await ensure_agent(
+            *self._folders, epoch=self._epoch, on_event=self._heard, on_lost=self._lost.set
+        )
+        self._greeting = self._link.greeting
+        self._sink.node_changed(self._greeting["node"], self._greeting["problems"])
+        await self._link.ask({"do": "watch"})
+        found = await self._link.ask({"do": "list"})
+        return Known(found["running"], found["ended"])
+
+    async def _keep(self) -> None:
+        """Whenever the agent is gone, find or start another, and tell what it knows."""
+        tries = 0
+        while True:
+            await self._lost.wait()
+            try:
+                known = await self._reach()
+            except (OSError, LinkError) as error:
+                if tries < len(_AGAIN_S) or tries % 30 == 0:
+                    _log.warning("the agent cannot be reached: %s", error)
+                self._lost.set()
+                await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
+                tries += 1
+                continue
+            tries = 0
+            if self._sink is not None:
+                self._sink.returned(known)
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        match message["event"]:
+            case "ended":
+                sink.ended(message["attempts"])
+            case "usage":
+                sink.measured(self._greeting["node"]["name"], message)
+            case "node":
+                sink.node_changed(message["node"], message["problems"])
+
+    # ---- asking
+
+    async def start(self, orders: Sequence[Order]) -> None:
+        for first in range(0, len(orders), _BATCH):
+            reply = await self._ask({"do": "start", "jobs": list(orders[first : first + _BATCH])})
+            if reply is None:
+                return  # once the agent is back it is told again what it does not know
+            self._tell_started(reply.get("attempts", ()))
+
+    def _tell_started(self, facts: Sequence[Fact]) -> None:
+        assert self._sink is not None
+        running = [fact for fact in facts if fact["state"] == "running"]
+        over = [fact for fact in facts if fact["state"] == "ended"]
+        if running:
+            self._sink.spawned(running)
+        if over:
+            self._sink.ended(over)
+        for fact in facts:
+            if fact["state"] == "refused":
+                end = {"reason": "start_failed", "message": fact.get("message", "")}
+                self._sink.ended([{**fact, "state": "ended", "end": end}])
+
+    async def stop(self, key: Key, reason: str, grace_ms: int) -> None:
+        job, attempt = key
+        message = {"do": "stop", "job": job, "attempt": attempt, "reason": reason}
+        reply = await self._ask({**message, "grace_ms": grace_ms})
+        if reply is not None and reply.get("error") == "unknown_attempt":
+            assert self._sink is not None
+            end = {"reason": reason, "message": "it was stopped before it was started"}
+            fact = {"job": job, "attempt": attempt, "state": "ended", "end": end}
+            self._sink.ended([fact])
+
+    async def signal(self, key: Key, signum: int) -> bool:
+        job, attempt = key
+        message = {"do": "signal", "job": job, "attempt": attempt, "signal": signum, "to": "group"}
+        reply = await self._ask(message)
+        return reply is not None and bool(reply.get("sent"))
+
+    async def forget(self, keys: Sequence[Key]) -> None:
+        await self._ask({"do": "forget", "attempts": [list(key) for key in keys]})
+
+    async def _ask(self, message: dict[str, Any]) -> Mapping[str, Any] | None:
+        """The answer, an error of the agent's included; None if the agent is away."""
+        link = self._link
+        if link is None or self._lost.is_set():
+            return None
+        try:
+            return await link.ask(message)
+        except LinkRefused as error:
+            if error.because == "stale_epoch":
+                raise  # another controller is in charge of this machine's jobs
+            return {"error": error.because, "message": str(error)}
+        except LinkError as error:
+            _log.warning("the agent did not answer %s: %s", message["do"], error)
+            return None
+
+    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
+        pieces = await asyncio.to_thread(read_range, path, offset, limit)
+        return [(at, one if isinstance(one, bytes) else one.bytes) for at, one in pieces]
+
+    async def log_size(self, path: str) -> int:
+        try:
+            return os.stat(path).st_size
+        except OSError:
+            return 0
+
+    def facts(self) -> Mapping[str, Any]:
+        names = ("pid", "version", "boot_id", "enforced", "cpus")
+        return {name: self._greeting.get(name) for name in names}
+
+    async def close(self, *, end: bool) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        if end:
+            await self._ask({"do": "quit"})
+        if self._link is not None:
+            self._link.close()
