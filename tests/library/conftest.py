@@ -1,12 +1,34 @@
-"""The grid that the library's tests use: the same in memory and in a file."""
+"""The grid that the library's tests use: the same in memory, in a file, and at a controller."""
+
+import sys
+from pathlib import Path
 
 import pytest
 
 from gridhand import Grid
 
+sys.path.append(str(Path(__file__).parent / "support"))
 
-@pytest.fixture(params=["in memory", "in a file"])
+from nodeless import Running
+
+
+@pytest.fixture(autouse=True)
+def nobody_elses_controller(monkeypatch, tmp_path):
+    """`Grid()` in a test finds no controller, and starts none, unless the test says otherwise."""
+    monkeypatch.setenv("GRIDHAND_ADDRESS", f"unix:{tmp_path}/nowhere")
+    monkeypatch.setenv("GRIDHAND_HOME", str(tmp_path / "no-home"))
+
+
+@pytest.fixture(params=["in memory", "in a file", "at a controller"])
 def grid(request, tmp_path):
+    if request.param == "at a controller":
+        with (
+            Running(tmp_path / "home") as server,
+            Grid(backend=server.backend(), owner="ann") as it,
+        ):
+            yield it
+            assert it.check() == []
+        return
     opened = (
         Grid.in_memory(owner="ann")
         if request.param == "in memory"

@@ -17,7 +17,8 @@ from gridhand.core.resources import Resources
 from gridhand.library.allocation import AsyncAllocation
 from gridhand.library.backend import Backend, Port, read_owner, the_backend
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
-from gridhand.library.grid import Asked, Grid, OwnStrategy
+from gridhand.library.grid import Grid, OwnStrategy
+from gridhand.library.running import Asked, RunsJobsAsync
 
 if TYPE_CHECKING:
     from gridhand.core.check import Violation
@@ -26,12 +27,22 @@ if TYPE_CHECKING:
     from gridhand.store.base import Event
 
 
-class AsyncGrid:
+class AsyncGrid(RunsJobsAsync):
     """Nodes, and resources held on them, from asyncio."""
 
-    def __init__(self, *, backend: Backend | None = None, owner: str | None = None) -> None:
-        self._backend = the_backend(backend)
-        self._calls = Calls(self._backend, read_owner(owner))
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        owner: str | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        """The grid of this machine's controller, which is started if need be; or of another's.
+
+        What is allocated ends with this grid, or with its process; a `ttl` makes it last.
+        """
+        self._backend = the_backend(backend, address)
+        self._calls = Calls(self._backend, read_owner(owner, self._backend))
         self._port: tuple[asyncio.AbstractEventLoop, Port] | None = None
 
     @classmethod
@@ -82,7 +93,9 @@ class AsyncGrid:
         return self._backend.identity
 
     async def close(self) -> None:
-        """Give the store back. What is held in it stays held."""
+        """Give the store back: what is held in it stays held. Or let go of the controller: what
+        was allocated without a `ttl` ends, and so do jobs that are not detached.
+        """
         await asyncio.get_running_loop().run_in_executor(None, self._backend.close)
 
     async def __aenter__(self) -> Self:
@@ -170,6 +183,7 @@ class AsyncGrid:
         *,
         holder: str | None = None,
         ttl: float | None = None,
+        wait: float = 0,
         op_id: str | None = None,
         **named: Any,
     ) -> AsyncAllocation:
@@ -177,7 +191,7 @@ class AsyncGrid:
 
         A task that is cancelled while it waits leaves nothing held.
         """
-        call = self._calls.allocate(resources, holder, ttl, op_id, named)
+        call = self._calls.allocate(resources, holder, ttl, op_id, named, wait)
         return self._held(await self._hold(call))
 
     async def allocate_group(
@@ -186,6 +200,7 @@ class AsyncGrid:
         *,
         holder: str | None = None,
         ttl: float | None = None,
+        wait: float = 0,
         apart: bool = False,
         together: bool = False,
         op_id: str | None = None,
@@ -195,7 +210,7 @@ class AsyncGrid:
         With `apart` each is on a node of its own, with `together` all are on one.
         """
         layout = read_layout(apart, together)
-        made = await self._hold(self._calls.group(requests, holder, ttl, op_id, layout))
+        made = await self._hold(self._calls.group(requests, holder, ttl, op_id, layout, wait))
         return [AsyncAllocation(record, self) for record in made]
 
     async def reserve(
@@ -204,11 +219,12 @@ class AsyncGrid:
         *,
         ttl: float = DEFAULT_RESERVATION_S,
         holder: str | None = None,
+        wait: float = 0,
         op_id: str | None = None,
         **named: Any,
     ) -> AsyncAllocation:
         """Hold resources for at most `ttl` seconds, within which they are to be confirmed."""
-        call = self._calls.reserve(resources, holder, ttl, op_id, named)
+        call = self._calls.reserve(resources, holder, ttl, op_id, named, wait)
         return self._held(await self._hold(call))
 
     async def confirm(

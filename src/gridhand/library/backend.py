@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import GridError, InvalidInput
+from gridhand.core.errors import InvalidInput
 from gridhand.core.names import check_label
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ class Backend(Protocol):
     def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
 
     def allocate(
-        self, owner: str, op_id: str | None, requests: tuple[Request, ...], terms: Terms
+        self,
+        owner: str,
+        op_id: str | None,
+        requests: tuple[Request, ...],
+        terms: Terms,
+        wait_ms: int = 0,
     ) -> Call[list[Allocation]]: ...
 
     def move(
@@ -105,14 +110,13 @@ class Backend(Protocol):
     def prune(self, age_ms: int, most: int) -> Call[int]: ...
 
 
-def the_backend(backend: Backend | None) -> Backend:
-    """The backend that was given. There is no controller yet that could stand in for it."""
-    if backend is None:
-        raise GridError(
-            "this version has no controller to connect to",
-            hint="Use Grid.in_memory(), or Grid.at('grid.db') to keep the state in a file.",
-        )
-    return backend
+def the_backend(backend: Backend | None, address: str | None = None) -> Backend:
+    """The backend that was given, or the controller at an address, or the one of this machine."""
+    if backend is not None:
+        return backend
+    from gridhand.library.remote import connected
+
+    return connected(address)
 
 
 def read_ttl(seconds: float | None, field: str = "ttl") -> int | None:
@@ -123,6 +127,16 @@ def read_ttl(seconds: float | None, field: str = "ttl") -> int | None:
     if type(seconds) not in (int, float) or not 0.001 <= seconds <= LONGEST_TTL_S:
         raise InvalidInput(field, seconds, f"seconds from 0.001 to {LONGEST_TTL_S}")
     return round(seconds * 1000)
+
+
+def read_wait(seconds: float) -> int:
+    """How long to wait, in seconds, as milliseconds; 0 is not to wait."""
+    if type(seconds) in (int, float) and seconds == 0:
+        return 0
+    wait_ms = read_ttl(seconds, "wait")
+    if wait_ms is None:
+        raise InvalidInput("wait", seconds, "seconds, or 0 not to wait")
+    return wait_ms
 
 
 def read_count(value: int, field: str, least: int, most: int) -> int:
@@ -148,8 +162,10 @@ def read_text(value: str, field: str) -> str:
     raise InvalidInput(field, value, "a text of at most 500 characters")
 
 
-def read_owner(owner: str | None) -> str:
-    """The owner given, or the user this process runs as."""
+def read_owner(owner: str | None, backend: Backend | None = None) -> str:
+    """The owner given, or the user this process runs as, by the name the backend has for it."""
+    if owner is None:
+        owner = getattr(backend, "user", None)
     if owner is not None:
         return check_label(owner, "owner")
     try:

@@ -14,7 +14,15 @@ from gridhand.core.nodes import Health, Node
 from gridhand.core.quality import AUTO, LEVELS
 from gridhand.core.requests import Layout, Request
 from gridhand.core.resources import read_amount
-from gridhand.library.backend import Backend, read_count, read_flag, read_op_id, read_text, read_ttl
+from gridhand.library.backend import (
+    Backend,
+    read_count,
+    read_flag,
+    read_op_id,
+    read_text,
+    read_ttl,
+    read_wait,
+)
 
 if TYPE_CHECKING:
     from gridhand.core.explanation import Explanation
@@ -56,19 +64,31 @@ class Calls:
         self._requests: dict[Any, Request] = {}
 
     def allocate(
-        self, resources: Any, holder: str | None, ttl: float | None, op_id: str | None, named: Any
+        self,
+        resources: Any,
+        holder: str | None,
+        ttl: float | None,
+        op_id: str | None,
+        named: Any,
+        wait: float = 0,
     ) -> Holding:
         request = self._request(resources, named)
-        return self._hold((request,), State.ACTIVE, holder, read_ttl(ttl), op_id)
+        return self._hold((request,), State.ACTIVE, holder, read_ttl(ttl), op_id, wait)
 
     def reserve(
-        self, resources: Any, holder: str | None, ttl: float, op_id: str | None, named: Any
+        self,
+        resources: Any,
+        holder: str | None,
+        ttl: float,
+        op_id: str | None,
+        named: Any,
+        wait: float = 0,
     ) -> Holding:
         request = self._request(resources, named)
         ttl_ms = read_ttl(ttl)
         if ttl_ms is None:
             raise InvalidInput("ttl", ttl, "the seconds within which it will be confirmed")
-        return self._hold((request,), State.RESERVED, holder, ttl_ms, op_id)
+        return self._hold((request,), State.RESERVED, holder, ttl_ms, op_id, wait)
 
     def group(
         self,
@@ -77,11 +97,12 @@ class Calls:
         ttl: float | None,
         op_id: str | None,
         layout: Layout = Layout.ANY,
+        wait: float = 0,
     ) -> Holding:
         if not isinstance(requests, list | tuple) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
             raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
         asked = tuple(Request.of(one) for one in requests)
-        return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id, layout)
+        return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id, wait, layout)
 
     def _request(self, resources: Any, named: dict[str, Any]) -> Request:
         """The request, read once for all calls that spell it alike: reading costs more than asking.
@@ -109,6 +130,7 @@ class Calls:
         holder: str | None,
         ttl_ms: int | None,
         op_id: str | None,
+        wait: float,
         layout: Layout = Layout.ANY,
     ) -> Holding:
         if holder is not None:
@@ -116,7 +138,8 @@ class Calls:
         lease = state is State.ACTIVE and ttl_ms is not None
         lifetime = Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED
         terms = Terms(self.owner, holder, state, lifetime, ttl_ms, layout)
-        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms)
+        wait_ms = read_wait(wait)
+        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms, wait_ms)
 
     def move(self, allocation: Any, move: Move, ttl: float | None, op_id: str | None) -> Holding:
         id = allocation if isinstance(allocation, str) else getattr(allocation, "id", None)

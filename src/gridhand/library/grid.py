@@ -12,11 +12,11 @@ from gridhand.core.calls import Call, Reply
 from gridhand.core.gpus import Gpu
 from gridhand.core.names import check_label
 from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import Allocation
 from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl, the_backend
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
+from gridhand.library.running import Asked, RunsJobs
 
 if TYPE_CHECKING:
     from gridhand.core.check import Violation
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
         return grid  # for the type checker to prove
 
 
-Asked = Request | Resources | Mapping[str, Any] | str | None
 OwnStrategy = str | Callable[..., Sequence[float]]
 
 
-class Grid:
+class Grid(RunsJobs):
     """Nodes, and resources held on them.
 
     >>> grid = Grid.in_memory()
@@ -43,9 +42,19 @@ class Grid:
     Resources('cpu=2 memory=8GB')
     """
 
-    def __init__(self, *, backend: Backend | None = None, owner: str | None = None) -> None:
-        self._backend = the_backend(backend)
-        self._calls = Calls(self._backend, read_owner(owner))
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        owner: str | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        """The grid of this machine's controller, which is started if need be; or of another's.
+
+        What is allocated ends with this grid, or with its process; a `ttl` makes it last.
+        """
+        self._backend = the_backend(backend, address)
+        self._calls = Calls(self._backend, read_owner(owner, self._backend))
 
     @classmethod
     def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
@@ -101,7 +110,9 @@ class Grid:
         return self._backend.identity
 
     def close(self) -> None:
-        """Give the store back. What is held in it stays held."""
+        """Give the store back: what is held in it stays held. Or let go of the controller: what
+        was allocated without a `ttl` ends, and so do jobs that are not detached.
+        """
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -187,6 +198,7 @@ class Grid:
         *,
         holder: str | None = None,
         ttl: float | None = None,
+        wait: float = 0,
         op_id: str | None = None,
         **named: Any,
     ) -> Allocation:
@@ -194,8 +206,14 @@ class Grid:
 
         With a `ttl` in seconds it is a lease, to be renewed before it is over. Keywords are
         amounts (`cpu=2`) and the wishes of `Request.of` (`node=`, `prefer=`, `quality=` …).
+
+        With `wait` it comes back when there is room, and `NoRoom` only after so many seconds.
+        Those who wait are served in the order they came, except that one who asks for much does
+        not keep others from what is there.
         """
-        return self._held(self._ask(self._calls.allocate(resources, holder, ttl, op_id, named)))
+        return self._held(
+            self._ask(self._calls.allocate(resources, holder, ttl, op_id, named, wait))
+        )
 
     def allocate_group(
         self,
@@ -203,6 +221,7 @@ class Grid:
         *,
         holder: str | None = None,
         ttl: float | None = None,
+        wait: float = 0,
         apart: bool = False,
         together: bool = False,
         op_id: str | None = None,
@@ -212,7 +231,7 @@ class Grid:
         With `apart` each is on a node of its own, with `together` all are on one.
         """
         layout = read_layout(apart, together)
-        made = self._ask(self._calls.group(requests, holder, ttl, op_id, layout))
+        made = self._ask(self._calls.group(requests, holder, ttl, op_id, layout, wait))
         return [Allocation(record, self) for record in made]
 
     def reserve(
@@ -221,11 +240,14 @@ class Grid:
         *,
         ttl: float = DEFAULT_RESERVATION_S,
         holder: str | None = None,
+        wait: float = 0,
         op_id: str | None = None,
         **named: Any,
     ) -> Allocation:
         """Hold resources for at most `ttl` seconds, within which they are to be confirmed."""
-        return self._held(self._ask(self._calls.reserve(resources, holder, ttl, op_id, named)))
+        return self._held(
+            self._ask(self._calls.reserve(resources, holder, ttl, op_id, named, wait))
+        )
 
     def confirm(
         self, allocation: str | Allocation, *, ttl: float | None = None, op_id: str | None = None
