@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,10 +15,10 @@ _SHOWN = 20
 
 
 @click.command()
-@click.option("--store", "url", required=True, metavar="URL", help="Where the state is kept.")
+@click.option("--store", "url", metavar="URL", help="Where the state is kept; else as here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
-def check(ctx: click.Context, url: str, as_json: bool) -> None:
+def check(ctx: click.Context, url: str | None, as_json: bool) -> None:
     """Prove that nothing is promised twice or lost.
 
     Recounts what is held, replays the history and compares the two, with code that shares nothing
@@ -27,7 +28,7 @@ def check(ctx: click.Context, url: str, as_json: bool) -> None:
     """
     from gridhand.store.audit import audit
 
-    report = audit(url, _progress("events"))
+    report = audit(url or _own_store(), _progress("events"))
     if as_json:
         facts = {
             name: getattr(report, name)
@@ -50,6 +51,23 @@ def check(ctx: click.Context, url: str, as_json: bool) -> None:
         )
         click.echo("\n".join(_verdict([str(one) for one in report.violations], report.moved_to)))
     ctx.exit(1 if report.violations or report.moved_to else 0)
+
+
+def _own_store() -> str:
+    """The store of the controller; of the one that would be started, if none runs."""
+    from gridhand.client import connect
+    from gridhand.core.errors import ControllerUnavailable, GridError
+    from gridhand.home import Home
+
+    try:
+        with connect(start=False) as client:
+            return str(client.status()["controller"]["store"])
+    except ControllerUnavailable:
+        home = Home.find(make=False)
+    if not os.path.exists(home.store):
+        hint = "Nothing has been run here yet. Name another store with --store URL."
+        raise GridError(f"there is no store in {home.folder}", hint=hint)
+    return home.store
 
 
 def _verdict(violations: list[str], moved_to: str | None) -> list[str]:

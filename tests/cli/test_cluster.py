@@ -1,0 +1,349 @@
+"""`grid status`, `list`, `stats`, `top`, `node`, `reserve` and `release`."""
+
+import importlib
+import json
+import os
+import pty
+import re
+import select
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridhand.cli import render
+
+sys.path.insert(0, str(Path(__file__).parent))
+samples = importlib.import_module("conftest")
+node, running, job = samples.node, samples.running, samples.job
+
+STATUS = {
+    "controller": {
+        "pid": 42, "version": "0.1.0", "uptime_s": 3700.5, "home": "/h", "store": "sqlite:////h/g",
+    },
+    "nodes": [node(), node("other", health="down"), node("third", draining=True)],
+    "total": {"cpu": 8, "memory": 16 * 10**9, "fpga": 1},
+    "allocated": {"cpu": 2},
+    "available": {"cpu": 6, "memory": 16 * 10**9, "fpga": 1},
+    "jobs": {"queued": 3, "running": 1},
+    "problems": [{"node": "box", "message": "GPU 1 is lost", "hint": "Reset it."}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(render, "on_terminal", lambda: True)
+
+
+def test_status(fake, grid, capsys):
+    fake.answers["GET", "/status"] = STATUS
+    assert grid("status") == 0
+    assert capsys.readouterr().out == (
+        "Controller: 0.1.0, pid 42, up 1:01:40\n"
+        "Home:       /h\n"
+        "Store:      sqlite:////h/g\n"
+        "Nodes:      3 (1 up, 1 down, 1 draining)\n"
+        "Jobs:       3 queued, 1 running\n"
+        "\n"
+        "RESOURCE  TOTAL  ALLOCATED  AVAILABLE  SHARE\n"
+        "CPU           8          2          6   25 %\n"
+        "Memory    16 GB        0 B      16 GB    0 %\n"
+        "fpga          1          0          1    0 %\n"
+        "\n"
+        "Problems:\n"
+        "  box: GPU 1 is lost\n"
+        "    Reset it.\n"
+    )
+
+
+def test_status_as_json(fake, grid, capsys):
+    fake.answers["GET", "/status"] = STATUS
+    assert grid("status", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["controller"]["pid"] == 42
+
+
+def test_an_empty_cluster(fake, grid, capsys):
+    nothing = {"nodes": [], "total": {}, "allocated": {}, "available": {}, "problems": []}
+    fake.answers["GET", "/status"] = {**STATUS, **nothing}
+    fake.answers["GET", "/nodes"] = {"nodes": []}
+    assert grid("status") == 0
+    assert "Nodes:      0\n" in capsys.readouterr().out
+    assert grid("list") == 0
+    assert capsys.readouterr().out == "There are no nodes. `grid node register` adds one.\n"
+
+
+# ---- list and stats, in the seed's layout
+
+PLAIN_LIST = """\
+box
+  Status: up
+  Address: 10.0.0.1
+  Resources:
+    CPU:     8.0 total, 2.0 allocated, 6.0 available, 2.8 used
+    Memory:  16.0 GB total, 4.0 GB allocated, 12.0 GB available, 4.6 GB used
+    Storage: 100.0 GB total, 0.0 GB allocated, 100.0 GB available
+    GPU:     2.0 total, 1.0 allocated, 1.0 available
+  Running Jobs: 2
+"""
+
+
+def test_list_is_plain_when_it_is_not_for_a_terminal(fake, grid, capsys):
+    fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
+    assert grid("list") == 0
+    assert capsys.readouterr().out == PLAIN_LIST
+
+
+def test_list_has_a_frame_on_a_terminal(fake, grid, capsys, terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
+    assert grid("list") == 0
+    first, *lines, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == ("╔═══ Registered Nodes ═══", "╚════════════════════════")
+    plain = PLAIN_LIST.replace("Status: up", "Status: ● up").splitlines()
+    assert lines == [f"║ {line}" for line in plain]
+
+
+PLAIN_STATS = """\
+Node: box
+Status:          up, overcommitted
+Labels:          zone=east
+
+Resources (Total / Allocated / Available):
+  CPU:           8.00 / 2.00 / 6.00 cores (35.2% used)
+  Memory:        16.00 / 4.00 / 12.00 GB (28.5% used)
+  Storage:       100.00 / 0.00 / 100.00 GB
+  GPU:           2.00 / 1.00 / 1.00
+
+Resource Utilization:
+  CPU Allocated:     25.0%
+  Mem Allocated:     25.0%
+  Storage Allocated: 0.0%
+  GPU Allocated:     50.0%
+
+  GPU  MODEL  HEALTH  MEMORY  ALLOCATED  BY OTHERS   FREE
+  G-1  A100   ok       40 GB  all of it        0 B    0 B
+  G-2  -      lost         -        0 B       5 GB  35 GB
+
+Running Jobs:    2
+"""
+GPUS = [
+    {"id": "G-1", "model": "A100", "health": "ok", "memory_bytes": 40 * 10**9, "exclusive": True,
+     "allocated_memory_bytes": 40 * 10**9, "foreign_memory_bytes": 0, "free_memory_bytes": 0},
+    {"id": "G-2", "model": "", "health": "lost", "memory_bytes": None, "exclusive": False,
+     "allocated_memory_bytes": 0, "foreign_memory_bytes": 5 * 10**9,
+     "free_memory_bytes": 35 * 10**9},
+]  # fmt: skip
+
+
+def test_stats(fake, grid, capsys):
+    one = node(overcommitted=True, labels={"zone": "east"}, gpus=GPUS)
+    fake.answers["GET", "/nodes/box"] = one
+    assert grid("stats", "box") == 0
+    assert capsys.readouterr().out == PLAIN_STATS
+    assert grid("stats", "box", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == one
+
+
+def test_stats_has_a_frame_on_a_terminal(fake, grid, capsys, terminal):
+    fake.answers["GET", "/nodes/box"] = node(last_seen_at="2026-01-02T03:04:05Z")
+    assert grid("stats", "box") == 0
+    lines = capsys.readouterr().out.splitlines()
+    rule = "═" * 51
+    assert (lines[0], lines[1], lines[2], lines[-1]) == (
+        f"╔{rule}", "║ Node: box", f"╠{rule}", f"╚{rule}",
+    )  # fmt: skip
+    assert all(line.startswith("║") for line in lines[3:-1])
+    assert "Last Seen:" in "".join(lines)
+
+
+def test_an_unknown_node_is_an_error(fake, grid, capsys):
+    problem = {
+        "detail": "there is no node named 'x'",
+        "code": "unknown_node",
+        "hint": "Register it.",
+    }
+    fake.answers["GET", "/nodes/x"] = (404, problem)
+    assert grid("stats", "x") == 125
+    assert capsys.readouterr().err == "error: there is no node named 'x'\nhint: Register it.\n"
+
+
+# ---- top
+
+
+@pytest.fixture
+def live(fake):
+    fake.answers["GET", "/status"] = STATUS
+    usage = {"cpu": 0.93, "memory_bytes": 5 * 10**8}
+    fake.answers["GET", "/jobs"] = {"jobs": [job("9", why="no room"), running("8", usage=usage)]}
+    return fake
+
+
+def test_one_picture(live, grid, capsys):
+    assert grid("top", "--once") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"grid top  ..:..:..  3 queued, 1 running", lines[0])
+    assert lines[2] == "box (up)"
+    assert "2 of 8 allocated, 2.82 used" in lines[3]
+    assert lines[-2].split()[:4] == ["8", "true", "ann", "running"]
+    assert "0.93  500 MB" in lines[-2]
+    assert lines[-1].endswith("no room")
+
+
+def test_a_picture_as_json(live, grid, capsys):
+    assert grid("top", "--json") == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"status", "jobs"}
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_it_is_drawn_again_until_a_key_is_pressed(live, start, key):
+    ours, theirs = pty.openpty()
+    process = start("top", "--every", "0.1", stdin=theirs, stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    while shown.count(b"grid top") < 3:
+        assert select.select([ours], [], [], 20)[0]
+        shown += os.read(ours, 1 << 16)
+    if key == b"q":
+        os.write(ours, key)
+    else:
+        process.send_signal(2)
+    while process.poll() is None:
+        if select.select([ours], [], [], 0.05)[0]:
+            try:
+                shown += os.read(ours, 1 << 16)
+            except OSError:
+                break
+    assert process.wait(timeout=20) == 0
+    os.close(ours)
+    assert shown.startswith(b"\033[?1049h")
+    assert process.stderr.read() == b""
+
+
+def test_a_picture_is_cut_to_the_screen():
+    from gridhand.cli.top import frame
+
+    lines = frame(STATUS, [job(str(n)) for n in range(50)], width=30, height=10)
+    assert len(lines) == 10
+    assert lines[-1] == "…"
+    assert all(len(line) <= 30 for line in lines)
+
+
+# ---- node
+
+
+def changed(name="box", **facts):
+    return {"name": name, "health": "up", "draining": False, "total": {"cpu": 8}, **facts}
+
+
+def test_a_node_is_registered(fake, grid, capsys):
+    fake.answers["POST", "/nodes"] = {"nodes": [changed()]}
+    arguments = ["-c", "8", "--mem", "16GB", "--disk", "1TB", "-r", "fpga=1", "--label", "zone=e"]
+    assert (
+        grid(
+            "node", "register", "box", *arguments, "--gpus-of", "A100:40GB@8.0*2", "--gpus-of", "T4"
+        )
+        == 0
+    )
+    assert capsys.readouterr().out == "registered node box: 8 cpu\n"
+    a100 = {"model": "A100", "memory": "40GB", "capability": "8.0"}
+    assert fake.body("POST", "/nodes") == {
+        "nodes": [
+            {
+                "name": "box",
+                "resources": {"cpu": "8", "memory": "16GB", "disk": "1TB", "fpga": "1"},
+                "gpus": [a100, a100, {"model": "T4"}],
+                "labels": {"zone": "e"},
+            }
+        ]
+    }
+
+
+WRONG_NODES = {
+    "one that has nothing": (["box"], "Say what the node has"),
+    "devices that make no sense": (["box", "--gpus-of", "A100:"], "'A100:' is not MODEL:MEMORY"),
+    "none of a device": (["box", "--gpus-of", "A100*0"], "'A100*0' is not"),
+    "no name": (["-c", "1"], "NAME"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_NODES.values(), ids=WRONG_NODES)
+def test_a_node_that_is_not_registered(fake, grid, capsys, arguments, says):
+    assert grid("node", "register", *arguments) == 125
+    assert says in capsys.readouterr().err
+    assert fake.calls() == []
+
+
+def test_draining_resuming_and_removing(fake, grid, capsys):
+    fake.answers["POST", "/nodes/box/drain"] = changed(draining=True)
+    fake.answers["POST", "/nodes/box/resume"] = changed()
+    fake.answers["DELETE", "/nodes/box"] = {"removed": "box"}
+    assert [
+        grid("node", *words, "box") for words in (["drain"], ["resume"], ["remove", "--force"])
+    ] == [0, 0, 0]
+    assert capsys.readouterr().out == (
+        "node box is draining: it gets no new work\n"
+        "node box gets work again: it is up\n"
+        "removed node box\n"
+    )
+    assert fake.query("/nodes/box") == [[("force", "1")]]
+    assert grid("node", "drain", "--json", "box") == 0
+    assert json.loads(capsys.readouterr().out)["draining"] is True
+
+
+def test_node_list_is_list(fake, grid, capsys):
+    fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
+    assert grid("node", "list") == 0
+    assert capsys.readouterr().out == PLAIN_LIST
+
+
+# ---- reserve and release
+
+HELD = {
+    "id": "a1-5", "holder": "me", "node": "box", "resources": {"cpu": 2, "memory": 4 * 10**9},
+    "state": "active", "expires_at": None,
+}  # fmt: skip
+
+
+def test_reserve_prints_the_id(fake, grid, capsys):
+    fake.answers["POST", "/allocations"] = HELD
+    assert grid("reserve", "-c", "2", "--mem", "4GB", "me") == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("a1-5\n", "grid: me holds 2 cpu, 4 GB memory on box\n")
+    assert fake.body("POST", "/allocations") == {
+        "request": {"cpu": "2", "memory": "4GB"}, "state": "active",
+        "lifetime": "until_released", "holder": "me",
+    }  # fmt: skip
+
+
+def test_reserve_for_a_while(fake, grid, capsys):
+    fake.answers["POST", "/allocations"] = HELD | {"expires_at": "2026-01-02T03:04:05.000Z"}
+    assert grid("reserve", "-c", "2", "--ttl", "90") == 0
+    assert " until 2026-01-0" in capsys.readouterr().err
+    sent = fake.body("POST", "/allocations")
+    assert (sent["ttl_s"], sent["lifetime"]) == (90.0, "lease")
+    assert grid("reserve", "-c", "2", "-q", "--ttl", "2h", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["id"] == "a1-5"
+
+
+def test_nothing_cannot_be_reserved(fake, grid, capsys):
+    assert grid("reserve", "me") == 125
+    assert "Say what is to be held" in capsys.readouterr().err
+
+
+def test_no_room_is_said_in_the_controller_s_words(fake, grid, capsys):
+    problem = {"detail": "no node has room", "code": "no_room", "hint": "Ask for less."}
+    fake.answers["POST", "/allocations"] = (409, problem)
+    assert grid("reserve", "-c", "99") == 125
+    assert capsys.readouterr().err == "error: no node has room\nhint: Ask for less.\n"
+
+
+def test_release_says_what_it_gave_back(fake, grid, capsys):
+    fake.answers["POST", "/allocations/a1-5/release"] = HELD | {"state": "released"}
+    assert grid("release", "a1-5") == 0
+    assert capsys.readouterr().out == "a1-5 is released: 2 cpu, 4 GB memory on box\n"
+    assert grid("release", "nothing", "a1-5") == 125
+    out, err = capsys.readouterr()
+    assert "a1-5 is released" in out
+    assert err.startswith("error: ")
+    assert grid("release", "--json", "a1-5") == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "released"

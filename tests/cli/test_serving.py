@@ -1,0 +1,333 @@
+"""`grid serve`, `stop`, `service`, `doctor`, `config`, `check` and `completion`."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from gridhand import Grid
+from gridhand.cli import doctor, machine
+from gridhand.home import Home
+
+
+def home():
+    return os.environ["GRIDHAND_HOME"]
+
+
+# ---- serve and stop
+
+
+def test_serve_passes_everything_on(grid, monkeypatch):
+    told = []
+    module = ModuleType("gridhand.api.serving")
+    module.serve = lambda home, **given: told.append((home.folder, given)) or 3
+    monkeypatch.setitem(sys.modules, "gridhand.api.serving", module)
+    assert grid("serve", "--store", "sqlite:////s", "--ready-fd", "7", "--new-cluster") == 3
+    assert told == [(home(), {"store": "sqlite:////s", "ready_fd": 7, "new_cluster": True})]
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one:
+        yield one
+        one.kill()
+
+
+#    what it shows                arguments          what is asked
+STOPS = {
+    "refusing is usual":         ([],                "refuse"),
+    "jobs may be kept":          (["--keep-jobs"],   "keep"),
+    "or be killed":              (["--kill-jobs"],   "kill"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "asked"), STOPS.values(), ids=STOPS)
+def test_stop_waits_for_the_end_of_the_process(fake, grid, capsys, process, arguments, asked):
+    fake.answers["GET", "/version"] = fake.version(pid=process.pid)
+    fake.answers["POST", "/stop"] = lambda _: process.stdin.close() or {}
+    assert grid("stop", *arguments) == 0
+    assert process.poll() is not None or _is_gone(process.pid)
+    assert capsys.readouterr().out.startswith(f"stopped the controller (pid {process.pid})")
+    assert fake.body("POST", "/stop") == {"jobs": asked}
+
+
+def _is_gone(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_stop_refuses_while_jobs_run(fake, grid, capsys):
+    problem = {
+        "detail": "3 jobs are queued or running", "code": "jobs_running",
+        "hint": "`grid stop --keep-jobs` or `grid stop --kill-jobs`.",
+    }  # fmt: skip
+    fake.answers["POST", "/stop"] = (409, problem)
+    assert grid("stop") == 125
+    err = capsys.readouterr().err
+    assert "3 jobs" in err
+    assert "--keep-jobs" in err
+    assert "--kill-jobs" in err
+
+
+def test_there_is_nothing_to_stop(grid, capsys):
+    assert grid("stop") == 0
+    assert capsys.readouterr().out == "no controller runs here\n"
+    assert grid("stop", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"stopped": False, "pid": None}
+    assert not os.path.exists(home())
+
+
+# ---- service
+
+
+@pytest.fixture
+def systemd(tmp_path, monkeypatch):
+    """A stand-in that notes what it was asked."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "systemctl"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n[ "$2" != fail ]\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+def test_the_unit_is_written_and_started(systemd, grid, capsys):
+    assert grid("service", "install") == 0
+    unit = systemd / "config/systemd/user/gridhand.service"
+    text = unit.read_text()
+    for line in (
+        "KillMode=process",
+        "Delegate=yes",
+        "Restart=on-failure",
+        "gridhand.cli.main serve",
+    ):
+        assert line in text
+    assert f"GRIDHAND_HOME={home()}" in text
+    assert (
+        systemd / "asked"
+    ).read_text() == "--user daemon-reload\n--user enable --now gridhand.service\n"
+    assert f"wrote {unit}\n" in capsys.readouterr().out
+    assert grid("service", "show") == 0
+    assert capsys.readouterr().out == text
+
+
+def test_a_controller_that_runs_already_is_named(systemd, fake, grid, capsys):
+    assert grid("service", "install") == 0
+    assert "a controller runs (pid 4242): `grid stop --keep-jobs`" in capsys.readouterr().out
+
+
+def test_the_unit_is_removed(systemd, grid, capsys):
+    unit = systemd / "config/systemd/user/gridhand.service"
+    assert grid("service", "uninstall", "--json") == 0
+    assert "there is no" in capsys.readouterr().out
+    assert grid("service", "install", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == str(unit)
+    assert grid("service", "uninstall") == 0
+    assert not unit.exists()
+    assert "disable --now gridhand.service" in (systemd / "asked").read_text()
+
+
+def test_without_systemd_it_says_what_was_not_done(systemd, grid, capsys):
+    (systemd / "bin" / "systemctl").unlink()
+    assert grid("service", "install") == 0
+    assert (
+        "systemd is not here: `systemctl --user daemon-reload` was not run"
+        in capsys.readouterr().out
+    )
+
+
+def test_what_systemd_refuses_is_told(systemd, grid, capsys):
+    (systemd / "bin" / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
+    assert grid("service", "install") == 0
+    assert "`systemctl --user daemon-reload` failed: no bus" in capsys.readouterr().out
+
+
+def test_strange_paths_are_quoted_as_systemd_reads_them(systemd, grid, capsys, monkeypatch):
+    monkeypatch.setenv("GRIDHAND_HOME", '/a b/100%/"c"')
+    assert grid("service", "show") == 0
+    assert 'Environment="GRIDHAND_HOME=/a b/100%%/\\"c\\""\n' in capsys.readouterr().out
+
+
+# ---- config
+
+
+def test_config_says_where_settings_come_from(grid, capsys, monkeypatch):
+    assert grid("config") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["SETTING", "VALUE", "FROM"]
+    assert lines[1].split() == ["home", home(), "GRIDHAND_HOME"]
+    monkeypatch.setenv("GRIDHAND_ADDRESS", "unix:/x")
+    assert grid("config", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["address"] == {"value": "unix:/x", "from": "GRIDHAND_ADDRESS"}
+    assert found["store"]["value"] == f"sqlite:///{home()}/grid.db"
+    assert all(one.keys() == {"value", "from"} for one in found.values())
+    assert grid("config", "path") == 0
+    assert capsys.readouterr().out == f"{home()}\n"
+    assert not os.path.exists(home())
+
+
+# ---- doctor
+
+
+def found(name, *, of=None):
+    """The findings under a name, and the worst of their levels."""
+    all_of_it = doctor.findings(of or Home(home()))
+    wanted = [one for one in all_of_it if one.what == name]
+    return wanted, max((one.level for one in wanted), key=["ok", "warn", "fail"].index)
+
+
+def test_a_new_installation_is_well(grid, capsys):
+    assert grid("doctor") == 0
+    out = capsys.readouterr().out
+    for name in (
+        "python",
+        "home",
+        "disk",
+        "socket",
+        "sqlite",
+        "controller",
+        "limits",
+        "gpus",
+        "clock",
+    ):
+        assert f"  {name}" in out
+    assert not os.path.exists(home())
+
+
+def test_doctor_as_json(grid, capsys):
+    assert grid("doctor", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert all(one.keys() == {"what", "level", "text", "hint"} for one in told)
+
+
+def test_an_open_home_must_be_mended(grid, capsys):
+    os.makedirs(home(), mode=0o755)
+    assert grid("doctor") == 1
+    assert f"Run `chmod 700 {home()}`." in capsys.readouterr().out
+
+
+def test_a_full_disk_is_found(monkeypatch):
+    room = os.statvfs("/")
+    full = type("Room", (), {"f_bavail": 0, "f_frsize": 1, "f_files": 9, "f_favail": 0})
+    monkeypatch.setattr(machine.os, "statvfs", lambda _: full)
+    assert found("disk")[1] == "fail"
+    monkeypatch.setattr(machine.os, "statvfs", lambda _: room)
+    assert found("disk")[1] != "fail"
+
+
+@pytest.mark.parametrize(("version", "level"), [((3, 51, 2), "warn"), ((3, 51, 3), "ok")])
+def test_the_fault_of_sqlite_is_told(monkeypatch, version, level):
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+    assert found("sqlite")[1] == level
+
+
+def test_a_controller_of_another_version(fake, capsys):
+    fake.answers["GET", "/version"] = fake.version(version="9.9")
+    [one], level = found("controller")
+    assert level == "warn"
+    assert "grid stop --keep-jobs" in one.hint
+
+
+def test_an_address_where_nobody_answers(monkeypatch):
+    monkeypatch.setenv("GRIDHAND_ADDRESS", "unix:/no/such/socket")
+    assert found("controller")[1] == "fail"
+
+
+def test_the_last_words_of_a_controller_that_is_gone():
+    os.makedirs(home(), mode=0o700)
+    with open(f"{home()}/controller.log", "w") as file:
+        file.write("all is well\nERROR the store is damaged\n")
+    [one], level = found("controller log")
+    assert level == "warn"
+    assert "the store is damaged" in one.text
+
+
+def test_a_socket_that_was_left_behind():
+    import socket
+
+    os.makedirs(f"{home()}/agent", mode=0o700)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(f"{home()}/agent/socket")
+        assert found("agent")[1] == "warn"
+        one.listen()
+        assert found("agent")[1] == "ok"
+
+
+def test_a_long_path_is_no_problem(tmp_path):
+    [one], level = found("socket", of=Home(str(tmp_path / ("x" * 120))))
+    assert level == "ok"
+    assert "over 100 bytes" in one.text
+
+
+def test_what_cannot_be_looked_at_is_told(monkeypatch):
+    monkeypatch.setattr(doctor, "_LOOKS", (machine.look_at_limits,))
+    monkeypatch.setattr(machine, "_own_cgroup", lambda: 1 / 0)
+    [one] = doctor.findings(Home(home()))
+    assert (one.what, one.level) == ("limits", "warn")
+    assert "division by zero" in one.text
+
+
+#    what it shows                   kind   level
+CGROUPS = {
+    "none":                         ("",    "warn"),
+    "one that may be written":      ("v1",  "ok"),
+    "a second one without memory":  ("v2",  "warn"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "level"), CGROUPS.values(), ids=CGROUPS)
+def test_whether_limits_are_enforced(monkeypatch, tmp_path, kind, level):
+    monkeypatch.setattr(machine, "_own_cgroup", lambda: (kind, str(tmp_path)))
+    assert found("limits")[1] == level
+    if kind == "v2":
+        (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+        assert found("limits")[1] == "ok"
+
+
+@pytest.mark.parametrize(("how", "level"), [("cgroup", "ok"), ("measured", "warn")])
+def test_a_running_agent_knows_best_whether_limits_are_enforced(fake, how, level):
+    fake.answers["GET", "/status"] = {"agent": {"enforced": {"memory": how, "pids": "cgroup"}}}
+    assert found("limits")[1] == level
+
+
+# ---- check without --store
+
+
+def test_check_proves_the_own_store(grid, capsys):
+    os.makedirs(home(), mode=0o700)
+    with Grid.at(f"{home()}/grid.db") as one:
+        one.register_node("a", cpu=1)
+    assert grid("check") == 0
+    assert capsys.readouterr().out.endswith("clean\n")
+
+
+def test_check_asks_the_controller_where_its_store_is(fake, grid, capsys, tmp_path):
+    with Grid.at(str(tmp_path / "elsewhere.db")) as one:
+        one.register_node("a", cpu=1)
+    store = f"sqlite:///{tmp_path}/elsewhere.db"
+    fake.answers["GET", "/status"] = {"controller": {"store": store}}
+    assert grid("check", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["url"] == store
+
+
+def test_check_of_nothing(grid, capsys):
+    assert grid("check") == 125
+    err = capsys.readouterr().err
+    assert f"there is no store in {home()}" in err
+    assert "--store" in err
+
+
+# ---- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(grid, capsys, shell):
+    assert grid("completion", shell) == 0
+    out = capsys.readouterr().out
+    assert f"_GRID_COMPLETE={shell}_complete" in out
