@@ -244,7 +244,9 @@ def test_a_node_is_registered(fake, grid, capsys):
         )
         == 0
     )
-    assert capsys.readouterr().out == "registered node box: 8 cpu\n"
+    assert capsys.readouterr().out == (
+        "registered node box: 8 cpu; its jobs run on the machine of the controller\n"
+    )
     a100 = {"model": "A100", "memory": "40GB", "capability": "8.0"}
     assert fake.body("POST", "/nodes") == {
         "nodes": [

@@ -291,3 +291,22 @@ def test_where_work_would_go(fake, grid, capsys):
 def test_why_needs_the_one_or_the_other(fake, grid, capsys, arguments):
     assert grid("why", *arguments) == 125
     assert "ID of a job, or what" in capsys.readouterr().err
+
+
+def test_the_last_job_is_the_whole_array_if_it_is_part_of_one(fake, grid, capsys):
+    tasks = [job("17_1", array="17"), job("17_2", array="17")]
+    fake.answers["GET", "/jobs/@"] = tasks[1]
+    fake.answers["GET", "/jobs"] = {"jobs": tasks}
+    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": tasks}
+    assert grid("show", "--json", "@") == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["17_1", "17_2"]
+    assert grid("cancel", "--json", "@") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+
+
+def test_why_of_one_that_has_ended_says_how(fake, grid, capsys):
+    fake.answers["GET", "/jobs/17/why"] = {
+        **job(state="failed"), "why": None, "message": "it exited with code 3", "explanation": None
+    }  # fmt: skip
+    assert grid("why", "17") == 0
+    assert capsys.readouterr().out == "job 17 is failed: it exited with code 3\n"

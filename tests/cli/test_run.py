@@ -524,3 +524,29 @@ def test_in_the_background_the_terminal_is_left_to_others(fake, start):
     os.close(ours)
     os.close(theirs)
     assert (process.returncode, out, err) == (0, b"x", b"")
+
+
+def test_output_that_was_missed_is_no_success(fake, grid, capfdbinary):
+    quick(fake, ("stdout", b"a"), {"event": "cut", "stream": "stdout", "cut": 9})
+    assert grid("run", "true") == 125
+    out, err = capfdbinary.readouterr()
+    assert out == b"a"
+    assert b"9 bytes are missing; -o FILE keeps all of it" in err
+
+
+def test_what_goes_to_a_file_of_its_own_is_not_missed(fake, grid, tmp_path):
+    quick(fake, {"event": "cut", "stream": "stdout", "cut": 9})
+    assert grid("run", "-o", str(tmp_path / "out"), "true") == 0
+
+
+def test_after_the_last_job_is_after_the_whole_array(fake, grid):
+    fake.answers["GET", "/jobs/@"] = job("5_3", array="5")
+    quick(fake)
+    assert grid("run", "--after", "afterany:@", "true") == 0
+    assert fake.body("POST", "/jobs")["after"] == [{"id": "5", "condition": "afterany"}]
+
+
+def test_who_says_for_what_to_retry_gets_a_retry(fake, grid):
+    quick(fake)
+    assert grid("run", "--retry-on", "75", "true") == 0
+    assert fake.body("POST", "/jobs")["retries"] == 1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gridhand.cli.outcome import exit_code, last_words
+from gridhand.cli.outcome import OWN_FAILURE, exit_code, last_words
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -100,6 +100,7 @@ class Attached:
         self._sent = 0  # the signal that was passed on, or that it was cancelled for
         self._quiet = quiet
         self._waiting = Waiting(quiet)
+        self._missed = 0  # bytes of its output that were cut out before they were read
         self._before: dict[int, Any] = {}
         self._timer = (0.0, 0.0)
 
@@ -129,8 +130,8 @@ class Attached:
                         stdin.pump()
                 case "output" if frame["stream"] not in self._elsewhere:
                     write(frame["stream"], data)
-                case "cut":
-                    say(cut_text(job["id"], frame))
+                case "cut" if frame["stream"] not in self._elsewhere:
+                    self._missed += frame["cut"]
         return job
 
     def end(self, job: Job) -> int:
@@ -138,7 +139,11 @@ class Attached:
         passed_on = self._sent and job.get("signal") == self._sent
         if not self._quiet and not passed_on and (text := last_words(job)):
             say(f"job {job['id']}: {text}")
-        return exit_code(job, instead=128 + self._sent if self._sent else None)
+        code = exit_code(job, instead=128 + self._sent if self._sent else None)
+        if self._missed:
+            say(missed_text(job["id"], self._missed))
+        # Whoever pipes it on must not take a part for the whole.
+        return OWN_FAILURE if self._missed and not code else code
 
     def _handlers(self) -> dict[int, Callable[[int, FrameType | None], None]]:
         return {
@@ -208,6 +213,13 @@ def write(stream: str, data: bytes) -> None:
         return
     out.buffer.write(data)
     out.buffer.flush()
+
+
+def missed_text(id: str, count: int) -> str:
+    return (
+        f"job {id}: it wrote faster than could be read here, and {count} bytes are missing;"
+        " -o FILE keeps all of it"
+    )
 
 
 def cut_text(id: str, frame: Job) -> str:

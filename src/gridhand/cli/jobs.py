@@ -92,12 +92,24 @@ def _number(job: Job) -> tuple[int, ...]:
     return tuple(int(part) for part in job["id"].split("_"))
 
 
+def whole(client: Client, id: str) -> str:
+    """The id that is meant: @ stands for the last job, or for all of the array it is part of."""
+    if id != "@":
+        return id
+    job = client.job(id)
+    return str(job["array"] or job["id"])
+
+
 def tasks(client: Client, id: str) -> list[Job]:
     """The job with this id; of an array all its tasks, in order."""
     from gridhand.core.errors import UnknownJob
 
     try:
-        return [client.job(id)]
+        job = client.job(id)
+        if id != "@" or job["array"] is None:
+            return [job]
+        id = job["array"]
+        return sorted(client.jobs(array=id, limit=MOST_LISTED), key=_number)
     except UnknownJob:
         found = client.jobs(array=id, limit=MOST_LISTED) if id.isdecimal() else []
         if not found:
@@ -159,7 +171,7 @@ def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool)
     with connect() as client:
         for id in ids:
             try:
-                found += client.cancel(id)
+                found += client.cancel(whole(client, id))
             except GridError as error:
                 if len(ids) == 1:
                     raise

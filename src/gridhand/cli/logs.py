@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gridhand.client import Client
 
 _CHUNK = 1 << 20
+_TAILS = (1 << 16, 1 << 20, 4 << 20)  # the last is as much as a controller tells at once
 _STREAMS = ("stdout", "stderr")
 
 
@@ -57,11 +58,10 @@ class Printer:
         """Print what is there; answer, for each stream, how far that is."""
         reached = dict.fromkeys(_STREAMS, 0)
         for stream in [self._only] if self._only else _STREAMS:
-            last = Last(self._tail)
-            for data, end in self._written(stream):
+            parts = self._written(stream) if self._tail is None else self._last(stream, self._tail)
+            for data, end in parts:
                 reached[stream] = end
-                self._write(stream, last.take(data))
-            self._write(stream, last.rest())
+                self._write(stream, data)
         return reached
 
     def follow(self) -> int:
@@ -94,22 +94,17 @@ class Printer:
             offset = getattr(part, "end", part.offset + len(part.data))
             yield part.data, offset
 
+    def _last(self, stream: str, lines: int) -> Iterator[tuple[bytes, int]]:
+        """Its last lines: of what is at the end, and more of it as long as they are not all there.
 
-class Last:
-    """Keeps the last lines of what it takes; without a number of them, passes everything on."""
-
-    def __init__(self, lines: int | None) -> None:
-        self._lines = lines
-        self._held = b""
-
-    def take(self, data: bytes) -> bytes:
-        if self._lines is None:
-            return data
-        self._held = _last_lines(self._held + data, self._lines)
-        return b""
-
-    def rest(self) -> bytes:
-        return self._held
+        Lines that are longer than all of that are shown from where it begins.
+        """
+        for tail in _TAILS:
+            part = self._client.logs(self._id, stream, tail=tail)
+            found = _last_lines(part.data, lines)
+            if len(found) < len(part.data) or part.offset == 0:
+                break
+        yield found, part.size
 
 
 def _last_lines(data: bytes, count: int) -> bytes:

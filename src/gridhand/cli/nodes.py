@@ -16,9 +16,12 @@ _GPUS = re.compile(r"(?P<model>[^:*@]*)(?::(?P<memory>[^:*@]+))?(?:@(?P<capabili
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the node as JSON.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def node() -> None:
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def node(ctx: click.Context) -> None:
     """Register, drain, resume and remove nodes."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def read_gpus(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
@@ -54,7 +57,8 @@ def read_gpus(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
 def register(name: str, as_json: bool, **given: Any) -> None:
     """Add a node, or say anew what it has.
 
-    What is held on it stays held.
+    What is held on it stays held. It is a part of this machine under another name: its jobs run
+    where the controller does.
     """
     capacity = amounts_of(given)
     capacity |= capacity.pop("resources", {})
@@ -66,7 +70,8 @@ def register(name: str, as_json: bool, **given: Any) -> None:
 
     with connect() as client:
         [found] = client.register([facts])
-    _answer(found, as_json, f"registered node {name}: {render.amounts(found['total'])}")
+    said = f"registered node {name}: {render.amounts(found['total'])}"
+    _answer(found, as_json, f"{said}; its jobs run on the machine of the controller")
 
 
 @node.command()

@@ -76,6 +76,7 @@ def run(ctx: click.Context, /, **given: Any) -> None:
 
     order = submission(**given)
     with connect() as client:
+        name_last(client, order)
         if given["detach"]:
             leave(client.submit(order), as_json=given["as_json"], quiet=given["quiet"])
         elif given["array"] is not None:
@@ -101,10 +102,21 @@ def submission(**given: Any) -> dict[str, Any]:
     for name in ("after", "retry_on"):
         if given[name]:
             order[name] = given[name]
+    if given["retry_on"] and given["retries"] is None:
+        order["retries"] = 1  # who says for what means that it shall be tried again
     for name in ("stdin", "stdout", "stderr"):
         if given[name] is not None and (name, given[name]) != ("stdin", "none"):
             order[name] = os.path.join(folder, given[name])
     return order | _times(given)
+
+
+def name_last(client: Client, order: dict[str, Any]) -> None:
+    """Put its id for each @ among what it is to run after."""
+    for one in order.get("after", ()):
+        if one["id"] == "@":
+            from gridhand.cli.jobs import whole
+
+            one["id"] = whole(client, "@")
 
 
 def _times(given: dict[str, Any]) -> dict[str, Any]:

@@ -34,5 +34,8 @@ def why(request: dict[str, Any], id: str | None, as_json: bool) -> None:
 def _text(found: dict[str, Any], id: str | None) -> str:
     if id is None:
         return str(found.get("text") or found.get("explanation") or found)
-    said = found["why"] or f"job {found.get('id', id)} is {found['state']}"
-    return "\n".join(filter(None, [said, found.get("explanation")]))
+    if found["why"] is None:
+        said = f"job {found.get('id', id)} is {found['state']}"
+        return f"{said}: {found['message']}" if found.get("message") else said
+    explanation = found.get("explanation") or ""
+    return "\n".join(filter(None, [found["why"], explanation]))
