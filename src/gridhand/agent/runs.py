@@ -181,10 +181,11 @@ class Run:
         limit = self.note.memory_bytes
         if self.stopping != "oom" or limit is None:
             return self.message
-        if peak is not None and peak > limit:
-            most = f"{amount(peak)} at the peak"
-            return f"it used more than its {amount(limit)} of memory: {most}, and was ended"
-        return f"it needed more than its {amount(limit)} of memory and was ended"
+        had = f"its {amount(limit)} of memory"
+        if peak is None:
+            return f"it needed more than {had} and was ended"
+        used = "used" if peak > limit else "needed"  # the kernel lets nobody use more
+        return f"it {used} more than {had}: {amount(peak)} at the peak, and was ended"
 
     def _overran(self, told: Facts) -> bool:
         """Whether an agent before us must have ended it: then nobody remembers why."""
