@@ -112,7 +112,7 @@ def test_four_jobs_of_a_core_each_never_more_than_the_cores_and_on_cores_of_thei
         "log=os.open(sys.argv[1],os.O_WRONLY|os.O_APPEND|os.O_CREAT)\n"
         "say=lambda what: os.write(log,(f'{what} {time.monotonic()} '\n"
         "    f'{sorted(os.sched_getaffinity(0))}\\n').replace(', ',',').encode())\n"
-        "say('+'); time.sleep(0.4); say('-')\n"
+        "say('+'); time.sleep(2); say('-')\n"
     )
     log = tmp_path / "log"
     ids = [machine.detach("-c", 1, "--", PYTHON, "-c", code, str(log)) for _ in range(count)]

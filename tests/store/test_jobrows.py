@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gridhand.core.attempts import Attempt, Reason
@@ -110,6 +110,11 @@ def columns(job):
     return dict(zip(COLUMNS, Written(job).inserted(), strict=True))
 
 
+# Making such deep values takes its time on a busy machine, which is no fault of theirs.
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+
+@unhurried
 @given(JOBS)
 def test_a_job_comes_back_from_its_row_as_it_was(job):
     found = Jobs().job(columns(job))
@@ -121,6 +126,7 @@ def test_a_job_comes_back_from_its_row_as_it_was(job):
         assert [type(value) for value in now] == [type(value) for value in was]
 
 
+@unhurried
 @given(JOBS)
 def test_an_event_carries_the_plain_row_and_only_the_first_its_work(job):
     row = job_row(job)
@@ -129,12 +135,14 @@ def test_an_event_carries_the_plain_row_and_only_the_first_its_work(job):
     assert json.loads(Written(job).event(new=False)) == json.loads(json.dumps(row))
 
 
+@unhurried
 @given(WORKS)
 def test_a_work_comes_back_from_plain_data(work):
     assert work_from(json.loads(json.dumps(work_row(work)))) == work
     assert json.loads(work_json(work)) == json.loads(json.dumps(work_row(work)))
 
 
+@unhurried
 @given(REQUESTS)
 def test_a_request_comes_back_from_plain_data(request):
     found = request_from(json.loads(json.dumps(request_row(request))))
@@ -142,6 +150,7 @@ def test_a_request_comes_back_from_plain_data(request):
     assert found.key() == request.key()
 
 
+@unhurried
 @given(WORKS, st.lists(ATTEMPTS, max_size=2).map(tuple))
 @example(Work("ann", ('x":-1', 'a\\":-', '\\\\":-', '":-'), "/", Request.of(cpu=1)), ())
 def test_no_text_looks_like_a_negative_amount(work, attempts):
