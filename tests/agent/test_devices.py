@@ -42,12 +42,34 @@ def test_nothing_new_is_no_news(watch):
 
 
 def test_a_lost_device_is_out_at_once_and_the_other_stays(watch):
-    before = dict(watch.gpus)
     assert watch.take(gpus(LOST, OK), use(g1=0), now=2000)
     assert health(watch) == [LOST, OK]
-    assert watch.lost(before) == {"g0"}
-    assert watch.lost(dict(watch.gpus)) == set()
+    assert watch.lost(["g0", "g1"]) == {"g0"}
+    assert watch.lost(["g1"]) == set()
     assert [problem.device for problem in watch.problems] == ["g0"]
+
+
+UUID = "GPU-00000000-aaaa-bbbb-cccc-000000000000"
+OTHER = "GPU-00000001-aaaa-bbbb-cccc-000000000001"
+
+#    a device that a job has had since before we stood here          the driver tells of                 lost
+MISSING = {
+    "it is not listed":                                              ([(OTHER, OK)],                     True),
+    "it is listed and lost, and its UUID cannot be read":            ([("here/0", LOST), (OTHER, OK)],   True),
+    "it may be the one that is only sick and tells no UUID":         ([("here/0", SICK), (OTHER, OK)],   False),
+    "there is no driver, so nothing is known of it":                 ([],                                False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "lost"), MISSING.values(), ids=MISSING)
+def test_one_that_was_lost_while_nobody_looked(told, lost):
+    found = tuple(Gpu(id, n, health=one) for n, (id, one) in enumerate(told))
+    watch = DeviceWatch(found)
+    watch.take(Devices(found), use(), now=0)
+    assert watch.lost([UUID]) == ({UUID} if lost else set())
+    assert watch.lost(["here/7"]) == set(), "one that was declared, and is not the driver's"
+    watch.take(Devices(found, hidden=frozenset({UUID})), use(), now=2000)
+    assert watch.lost([UUID]) == set(), "one that is hidden from us is there"
 
 
 def test_one_that_is_well_again_must_stay_so_for_a_while(watch):

@@ -306,7 +306,7 @@ def test_two_conditions_on_one_job_must_both_hold():
 def test_a_dependency_on_what_is_not_there_is_refused_and_changes_nothing():
     queue = queue_of(job("a", 1))
     for wanted in ("z", "b"):
-        with pytest.raises(InvalidDependency, match=f"job b is to run after '{wanted}'"):
+        with pytest.raises(InvalidDependency, match=f"there is no job '{wanted}' to run after"):
             queue.put(job("b", 2, after=(After("a"), After(wanted))))
     assert len(queue) == 1
     assert queue.put(cancel(job("a", 1), now=0)) == []

@@ -212,3 +212,33 @@ def test_logs_follow_and_end_with_the_jobs_code(machine):
     done = machine.grid("logs", "-f", id)
     assert (done.stdout, done.returncode) == ("one\ntwo\n", 4)
     assert machine.grid("logs", id).stdout == "one\ntwo\n"
+
+
+def test_a_job_runs_after_all_of_an_array(machine):
+    array = machine.json("run", "--detach", *("-c", 0.1), "-a", "1-3", "--", "sleep", "0.5")
+    name = array[0]["array"]
+    last = machine.detach("-c", 0.1, "--after", name, "--", "true")
+    assert len(machine.job(last)["after"]) == 3
+    jobs = machine.wait(*(job["id"] for job in array), last)
+    assert jobs[last]["state"] == "succeeded"
+    assert jobs[last]["started_at"] >= max(job["ended_at"] for job in jobs.values() if job["array"])
+    refused = machine.run("--after", "99999", "--", "true")
+    assert refused.returncode == 125
+    assert "there is no job '99999' to run after" in refused.stderr
+
+
+def test_a_file_of_its_own_begins_anew_and_is_kept_whole(machine, tmp_path):
+    own = tmp_path / "out"
+    own.write_text("old")
+    machine.run("-o", own, "--", "echo", "one", check=0)
+    machine.run("-o", own, "--", "echo", "two", check=0)
+    assert own.read_text() == "two\n"
+    script = "echo x; exit 1"
+    machine.run("--retries", 1, "-o", own, "--", "sh", "-c", script, check=1)
+    assert own.read_text() == "x\nx\n"
+    machine.run("-a", "1-3", "-o", own, "--", "sh", "-c", "echo $GRIDHAND_ARRAY_TASK_ID", check=0)
+    assert sorted(own.read_text().split()) == ["1", "2", "3", "x", "x"]
+    machine.run("-a", "1-2", "-o", tmp_path / "%a", "--", "sh", "-c", "echo it", check=0)
+    assert (tmp_path / "2").read_text() == "it\n"
+    machine.run("-o", own, "--", "head", "-c", "400000000", "/dev/zero", check=0)
+    assert own.stat().st_blocks * 512 >= 400_000_000

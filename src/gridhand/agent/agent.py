@@ -59,6 +59,8 @@ class Agent:
         if not measured:
             self.limits = Limits.find(f"gridhand-{self.mark}", helpers)
         self.limits.sweep({one for run in self.runs.values() for one in run.groups.folders})
+        if self.driving.watch.gpus:  # who uses them must be known before they are promised
+            await self.driving.look(self.own_pids)
 
     async def end(self) -> None:
         await self.parent.close(idle=not self.running)

@@ -41,6 +41,7 @@ class Asked(NamedTuple):
     stderr: str
     stdin: str | None
     log_bytes: int
+    own_files: dict[str, str]  # streams that go to files of its own: empty them, or append
 
     @property
     def key(self) -> tuple[str, int]:
@@ -80,7 +81,7 @@ def _read(raw: dict[str, Any]) -> Asked | Unreadable:
 
 
 def _order(raw: dict[str, Any], job: str, attempt: int) -> Asked:
-    if raw.keys() != _ORDER:
+    if raw.keys() - {"own_files"} != _ORDER:
         raise Malformed(f"missing or unknown: {', '.join(sorted(map(str, raw.keys() ^ _ORDER)))}")
     argv = _texts("argv", raw["argv"])
     if not argv or not argv[0]:
@@ -106,7 +107,16 @@ def _order(raw: dict[str, Any], job: str, attempt: int) -> Asked:
         _path("stderr", raw["stderr"]),
         None if stdin is None else _path("stdin", stdin),
         whole("log_bytes", raw["log_bytes"]),
+        _own_files(raw.get("own_files", {})),
     )
+
+
+def _own_files(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not value.keys() <= {"stdout", "stderr"}:
+        raise Malformed("own_files: give an object of stdout and stderr")
+    if not all(mode in ("empty", "append") for mode in value.values()):
+        raise Malformed('own_files: give "empty" or "append"')
+    return value
 
 
 def _perhaps(field: str, value: object) -> int | None:

@@ -7,11 +7,12 @@ given work, and one whose memory was not given back when a job ended is out unti
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from gridhand.agent.nvml import DeviceMemory, Devices, MemoryUse
 from gridhand.agent.problems import Problem
+from gridhand.agent.visible import is_uuid
 from gridhand.core.gpus import Gpu, GpuHealth
 
 HOLD_DOWN_MS = 10_000
@@ -27,6 +28,7 @@ class DeviceWatch:
         self.foreign: dict[str, int] = {}
         self._well_since: dict[str, int] = {}
         self._quarantined: dict[str, Problem] = {}
+        self._hidden: frozenset[str] = frozenset()
         self._usual: dict[str, int] = {}  # what the driver itself keeps of each
 
     def take(self, found: Devices, use: MemoryUse, *, now: int) -> bool:
@@ -39,6 +41,7 @@ class DeviceWatch:
         self.gpus = {gpu.id: replace(gpu, health=self._health(gpu, now)) for gpu in found.gpus}
         self.problems = (*found.problems, *use.problems, *self._quarantined.values())
         self.foreign = use.foreign
+        self._hidden = found.hidden
         return before != (self.gpus, self.problems)
 
     def _learn(self, use: MemoryUse) -> None:
@@ -84,14 +87,17 @@ class DeviceWatch:
             *self._quarantined.values(),
         )
 
-    def lost(self, before: Mapping[str, Gpu]) -> set[str]:
-        """Devices that were there and are lost now."""
-        return {
-            id
-            for id, gpu in self.gpus.items()
-            if gpu.health is GpuHealth.LOST
-            and (id not in before or before[id].health is not GpuHealth.LOST)
-        }
+    def lost(self, held: Iterable[str]) -> set[str]:
+        """Those of the devices that jobs hold that are lost.
+
+        One that was lost while no agent stood here is not listed, or listed without its UUID. It
+        is not taken for lost where it may be a device that is only sick, or hidden from us.
+        """
+        nameless = [gpu.health for gpu in self.gpus.values() if not is_uuid(gpu.id)]
+        known = bool(self.gpus) and all(health is GpuHealth.LOST for health in nameless)
+        missing = {id for id in held if id not in self.gpus and id not in self._hidden}
+        lost = {id for id in held if id in self.gpus and self.gpus[id].health is GpuHealth.LOST}
+        return lost | {id for id in missing if known and is_uuid(id)}
 
 
 _WORSE = [GpuHealth.OK, GpuHealth.SICK, GpuHealth.LOST]

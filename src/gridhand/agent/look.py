@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -14,6 +16,9 @@ from gridhand.core.gpus import Gpu, GpuHealth
 from gridhand.core.names import check_label
 from gridhand.core.resources import MOST
 
+_MAKERS = frozenset({"nvidia", "geforce", "tesla", "quadro"})
+# Words of a name that tell its memory, and how it is built in.
+_FORM = re.compile(r"[0-9]+GB|HBM.*|SXM.*|PCIe|NVL", re.IGNORECASE)
 _LONGEST_MODEL = 100
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -104,7 +109,7 @@ class _Look:
     def _model(self, handle: Handle, otherwise: str) -> str:
         told = self._ask("tell its model", self._driver.model, handle, otherwise)
         printable = "".join(c if " " <= c <= "~" and c != "|" else "?" for c in told)
-        return printable.strip()[:_LONGEST_MODEL]
+        return called(printable)[:_LONGEST_MODEL]
 
     def _check(self, handle: Handle) -> None:
         driver, id = self._driver, self._gpu.id
@@ -153,3 +158,18 @@ def broken(error: DriverError) -> Problem:
 
 def vanished(id: str) -> Problem:
     return Problem(f"GPU {id} has vanished", _LOOK, id)
+
+
+def called(name: str) -> str:
+    """What people call a device that its driver knows by a longer name.
+
+    >>> [called(name) for name in ("NVIDIA A100-SXM4-40GB", "Tesla T4", "NVIDIA H100 80GB HBM3")]
+    ['A100', 'T4', 'H100']
+    >>> called("NVIDIA GeForce RTX 3090 Ti")
+    'RTX 3090 Ti'
+    """
+    words = name.split()
+    while words and words[0].lower() in _MAKERS:
+        words.pop(0)
+    kept = list(itertools.takewhile(lambda word: not _FORM.fullmatch(word), words))
+    return " ".join(word.partition("-")[0] for word in kept) or name.strip()

@@ -21,10 +21,14 @@ from gridhand.core.gpus import Gpu, GpuHealth
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices in the driver's order, healthy or not, and what is wrong with any of them."""
+    """The devices in the driver's order, healthy or not, and what is wrong with any of them.
+
+    `hidden` are there, but not for us.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Problem, ...] = ()
+    hidden: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class Nvml:
         self._handles = {id: handle for id, handle in handles.items() if id in self._known}
         self._doubtful = any(gpu.health is not GpuHealth.OK for gpu in ours)
         told = [problem for problem in problems if problem.device not in self._hidden]
-        return Devices(ours, tuple(told))
+        return Devices(ours, tuple(told), frozenset(self._hidden))
 
     def _vanished(self, node: str, found: Mapping[str, Gpu], problems: list[Problem]) -> list[Gpu]:
         """Devices that were here, marked as lost.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -22,6 +24,9 @@ def prepare(
     asked: Asked, pinning: Pinning, limits: Limits, gpus: Mapping[str, Gpu], mark: str
 ) -> tuple[Run, str]:
     """Give it what it was granted, and write its order for the starter."""
+    for name, mode in asked.own_files.items():
+        if mode == "empty":
+            _empty(getattr(asked, name))
     cores, shares = pinning.take(asked.key, asked.cores, pin=asked.pin)
     groups = limits.make(asked.job, asked.attempt, asked.memory_bytes, asked.processes)
     note = _note(asked, None if shares else cores, shares, groups)
@@ -57,9 +62,18 @@ def _note(asked: Asked, cores: list[int] | None, shares: bool, groups: Groups) -
         stderr=asked.stderr,
         devices=asked.devices,
         groups=[groups.memory, groups.pids],
+        kept=sorted(asked.own_files),
     )
     sizes = [log.size() for log in note.logs()]
     return replace(note, bases=[sizes[0], sizes[-1]]) if any(sizes) else note
+
+
+def _empty(path: str) -> None:
+    """Make the file, as a shell would, or empty it. What is none is left to be opened as it is."""
+    with contextlib.suppress(OSError):  # the starter meets the same, and says so
+        if not os.path.lexists(path) or os.path.isfile(path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC
+            os.close(os.open(path, flags, 0o666))
 
 
 def _environment(asked: Asked, gpus: Mapping[str, Gpu], mark: str) -> dict[str, str]:

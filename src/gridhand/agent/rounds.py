@@ -127,11 +127,9 @@ class Rounds:
 
     async def look_at_devices(self) -> None:
         agent, watch = self._agent, self._agent.driving.watch
-        before = dict(watch.gpus)
         if await agent.driving.look(agent.own_pids):
             agent.tell_node()
-        for id in watch.lost(before):
-            self._lost(id)
+        self._end_those_on_lost_devices()
         if watch.foreign != self._foreign:
             self._foreign = watch.foreign
             self._tell(await self._news())
@@ -139,11 +137,12 @@ class Rounds:
     async def _news(self) -> Facts:
         return self._told(await self._sample(pss=False))
 
-    def _lost(self, id: str) -> None:
-        for run in list(self._agent.running.values()):
-            if id in run.note.devices:
+    def _end_those_on_lost_devices(self) -> None:
+        agent = self._agent
+        for run in [one for one in agent.running.values() if not one.stopping]:
+            for id in sorted(agent.driving.watch.lost(run.note.devices))[:1]:
                 words = f"its GPU {id} was lost, and it was ended"
-                self._agent.stopping.stop(run, "device_lost", words, run.note.grace_ms)
+                agent.stopping.stop(run, "device_lost", words, run.note.grace_ms)
 
 
 def _is_measured(run: Run) -> bool:

@@ -15,6 +15,7 @@ from gridhand.agent.procfs import Identity
 Facts = dict[str, Any]
 Key = tuple[str, int]
 
+_NO_CAP = 1 << 62
 _BOOTED = "the machine was booted since"
 
 
@@ -35,6 +36,7 @@ class Note:
     bases: list[int] = field(default_factory=lambda: [0, 0])
     devices: list[str] = field(default_factory=list)
     groups: list[str | None] = field(default_factory=lambda: [None, None])
+    kept: list[str] = field(default_factory=list)  # streams of which nothing is cut out
 
     def told(self) -> Facts:
         """What differs from the usual: a note is written for each job, and mostly short."""
@@ -43,8 +45,12 @@ class Note:
 
     def logs(self) -> list[Log]:
         """Its files, one if both outputs go into the same."""
-        paths = dict(zip((self.stdout, self.stderr), self.bases, strict=True))
-        return [Log(path, self.log_bytes, base) for path, base in paths.items()]
+        files = zip(("stdout", "stderr"), (self.stdout, self.stderr), self.bases, strict=True)
+        caps = {
+            path: (_NO_CAP if name in self.kept else self.log_bytes, base)
+            for name, path, base in files
+        }
+        return [Log(path, cap, base) for path, (cap, base) in caps.items()]
 
     @classmethod
     def read(cls, told: Facts | None) -> Note:

@@ -149,6 +149,7 @@ class Service:
         await self.agent.parent.hello(epoch)
         self._check_epoch(epoch)
         client.epoch = epoch
+        self._let_go(epoch)
         agent = self.agent
         return {
             "version": __version__,
@@ -164,6 +165,12 @@ class Service:
             "enforced": agent.limits.enforced,
             "foreign": agent.driving.watch.foreign,
         }
+
+    def _let_go(self, epoch: int) -> None:
+        """Who waits for events, and is no longer in charge, would wait for ever and not know."""
+        for one in list(self.clients):
+            if one.watching and one.epoch is not None and one.epoch < epoch and one.transport:
+                one.transport.close()
 
     async def _start(self, _: Client, message: Facts) -> Facts:
         return {"attempts": await self.agent.start(asked.orders(message.get("jobs")))}
@@ -212,6 +219,8 @@ class Service:
 
     async def _watch(self, client: Client, _: Facts) -> Facts:
         client.watching = True
+        if foreign := self.agent.driving.watch.foreign:  # as early as it can be planned around
+            client.tell({"event": "usage", "node": {}, "jobs": {}, "foreign": foreign})
         return {}
 
     async def _quit(self, *_: object) -> Facts:

@@ -18,13 +18,18 @@ _BY_BUS = "PCI_BUS_ID"
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
+def is_uuid(id: str) -> bool:
+    """Whether it means one device, on whatever machine and in whatever order."""
+    return _UUID.fullmatch(id) is not None
+
+
 def visible(devices: Iterable[Gpu]) -> str:
     """The devices as `CUDA_VISIBLE_DEVICES` has them, in the driver's order; empty for none.
 
     They are named by UUID if all have one, else by number: CUDA does not take a mixture.
     """
     ordered = sorted(devices, key=lambda gpu: gpu.index)
-    if all(_UUID.fullmatch(gpu.id) for gpu in ordered):
+    if all(is_uuid(gpu.id) for gpu in ordered):
         return ",".join(gpu.id for gpu in ordered)
     return ",".join(str(gpu.index) for gpu in ordered)
 

@@ -15,7 +15,9 @@ from gridhand.api.bodies import LimitBodies
 from gridhand.api.callers import is_admin
 from gridhand.api.jobs import job_routes
 from gridhand.api.ledger import ledger_routes
+from gridhand.api.replies import JSONResponse
 from gridhand.api.sessions import session_routes
+from gridhand.api.strict import StrictRoute
 from gridhand.api.views import amounts, node_json, when
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import NotYours
@@ -30,7 +32,13 @@ class StopBody(BaseModel):
 
 
 def make_app(controller: Controller) -> FastAPI:
-    app = FastAPI(title="Gridhand", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Gridhand",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        default_response_class=JSONResponse,
+    )
     problems.install(app)
     app.add_middleware(LimitBodies)
     router = APIRouter(prefix="/api/v1")
@@ -44,7 +52,7 @@ def make_app(controller: Controller) -> FastAPI:
 
 def _own_routes(controller: Controller) -> APIRouter:
     """Of the controller itself."""
-    router = APIRouter(tags=["controller"])
+    router = APIRouter(tags=["controller"], route_class=StrictRoute)
 
     @router.get("/version")
     async def version() -> dict[str, Any]:
@@ -64,7 +72,7 @@ def _own_routes(controller: Controller) -> APIRouter:
             "controller": {
                 "pid": os.getpid(),
                 "version": __version__,
-                "uptime_s": round(time.time() - controller.started, 3),
+                "uptime_s": round(time.monotonic() - controller.since, 3),
                 "home": controller.home.folder,
                 "store": controller.store_url,
                 "socket": controller.home.socket,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridhand.api.problems import problem
@@ -33,19 +34,23 @@ class LimitBodies:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > most:
-                raise _TooLarge
+                raise _TooLarge(most)
             return message
 
-        try:
-            await self._app(scope, limited, send)
-        except _TooLarge:
-            await _too_large(most)(scope, receive, send)
+        await self._app(scope, limited, send)
 
 
-class _TooLarge(Exception):
-    pass
+class _TooLarge(HTTPException):
+    """Of a kind that a route which reads its body lets pass."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(413, _words(most))
 
 
 def _too_large(most: int) -> ASGIApp:
     hint = "Put what is long into a file that the job reads."
-    return problem(413, "too_large", f"the body is larger than {most} bytes", hint)
+    return problem(413, "too_large", _words(most), hint)
+
+
+def _words(most: int) -> str:
+    return f"the body is larger than {most} bytes"

@@ -21,6 +21,7 @@ from gridhand.controller.orders import log_path
 _CHUNK = 1 << 18
 _SOON_S, _LATER_S = 0.02, 0.2  # between looks at the files: often at first, then less
 _WHY_S = 1.0  # between looks at what a queued job waits for
+_LOOK_S = 2.0
 _ALIVE_S = 5.0
 
 
@@ -42,7 +43,7 @@ class Follower:
         self._wanted = wanted
         self._offsets = {"stdout": wanted.stdout, "stderr": wanted.stderr}
         self._told: dict[str, Any] = {}
-        self._told_at = time.monotonic()
+        self._told_at = self._looked_at = time.monotonic()
         self._pause_s = _SOON_S
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -75,9 +76,16 @@ class Follower:
         wait_s = self._pause_s if running and self._wanted.output else _WHY_S
         self._pause_s = min(_LATER_S, self._pause_s * 1.3)
         changed = await listening.changes(wait_s)
-        if changed or not running:
+        if changed or not running or self._is_due():
             return await self._controller.job(seen.job.id)
         return seen
+
+    def _is_due(self) -> bool:
+        """Whether to look though nothing was told: what a store did late nobody is told of."""
+        if time.monotonic() - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = time.monotonic()
+        return True
 
     def _tell(self, seen: Seen) -> bytes | None:
         job = job_json(seen, self._controller.home)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from gridhand.api.callers import is_admin, owner_of
+from gridhand.api.callers import acts_as, owner_of
 from gridhand.api.following import Follower, Following
+from gridhand.api.schemas import OpId, op_id_of
+from gridhand.api.strict import StrictRoute
 from gridhand.api.submissions import Submission, check_environment
 from gridhand.api.views import job_json
 from gridhand.controller.controller import Controller
 from gridhand.controller.job_commands import ADMIN
 from gridhand.controller.looking import Seen, Wanted
 from gridhand.controller.orders import log_path
-from gridhand.core.errors import InvalidInput, UnknownJob
+from gridhand.core.calls import Call
+from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownJob
 from gridhand.core.explanation import Explanation
 from gridhand.core.jobs import JobState
 
@@ -26,7 +30,6 @@ _LOG_CHUNK = 4 << 20
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 _LAST = frozenset({"@", "last"})
 
-OpId = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
 Offset = Annotated[int, Query(ge=0, le=2**62)]
 
 
@@ -38,7 +41,7 @@ class SignalBody(BaseModel):
 
 def job_routes(controller: Controller) -> APIRouter:
     """Each route translates, makes one call, and translates back."""
-    router = APIRouter(prefix="/jobs", tags=["jobs"])
+    router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
 
     def shown(seen: Seen, gpus: list[str] | None = None) -> dict[str, Any]:
         usage = controller.usage_of(seen.job)
@@ -53,13 +56,25 @@ def job_routes(controller: Controller) -> APIRouter:
             raise UnknownJob(id)
         return newest[0].job.id
 
+    async def any_of(id: str, request: Request) -> Seen:
+        return await controller.job(await named(id, request))
+
+    async def own(id: str, request: Request) -> Seen:
+        """The job, if what it wrote, and its end, are the caller's."""
+        seen = await any_of(id, request)
+        who = acts_as(request)
+        if who not in (seen.job.work.owner, ADMIN):
+            raise NotYours(seen.job.id, who, "job")
+        return seen
+
     @router.post("", status_code=201)
     async def submit(body: Submission, request: Request, op_id: OpId = None) -> dict[str, Any]:
+        # All that can be wrong with it is found before its environment is kept.
         check_environment(body.environment)
-        body.work(owner_of(request), "")  # all that can be wrong with it is found before
-        indices, _ = body.indices()
-        work = body.work(owner_of(request), await controller.keep(body.environment))
-        ids = await controller.submit(op_id, work, indices=indices, after=body.followed())
+        work, op_id = body.work(owner_of(request), ""), op_id_of(op_id)
+        (indices, _), after = body.indices(), body.followed()
+        work = replace(work, environment=await controller.keep(body.environment))
+        ids = await controller.submit(op_id, work, indices=indices, after=after)
         found = await controller.find(ids[:MOST_TOLD])
         return {"jobs": [shown(one) for one in found], "count": len(ids)}
 
@@ -71,34 +86,40 @@ def job_routes(controller: Controller) -> APIRouter:
         before: Annotated[str | None, Query(max_length=40)] = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
     ) -> dict[str, list[dict[str, Any]]]:
-        number = None if before is None else (await controller.job(before)).job.number
+        number = None
+        if before is not None:
+            controller.home.job(before)  # refuses what is not an id
+            number = (await controller.job(before)).job.number
         wanted = Wanted(_states(state or []), owner, array, number, limit)
         return {"jobs": [shown(one) for one in await controller.jobs(wanted)]}
 
     @router.get("/{id}")
     async def job(id: str, request: Request) -> dict[str, Any]:
-        seen = await controller.job(await named(id, request))
+        seen = await any_of(id, request)
         return shown(seen, await controller.devices(seen.job))
 
     @router.post("/{id}/cancel")
     async def cancel(id: str, request: Request) -> dict[str, list[dict[str, Any]]]:
-        who = ADMIN if is_admin(request) else owner_of(request)
-        ids = await controller.cancel(who, [await named(id, request)])
+        ids = await controller.cancel(acts_as(request), [await named(id, request)])
         return {"jobs": [shown(one) for one in await controller.find(ids)]}
 
     @router.post("/{id}/signal")
     async def signal(id: str, body: SignalBody, request: Request) -> dict[str, bool]:
-        who = ADMIN if is_admin(request) else owner_of(request)
-        return {"sent": await controller.signal(who, await named(id, request), body.signal)}
+        id = await named(id, request)
+        return {"sent": await controller.signal(acts_as(request), id, body.signal)}
 
     @router.get("/{id}/why")
     async def why(id: str, request: Request) -> dict[str, Any]:
-        seen = await controller.job(await named(id, request))
+        seen = await any_of(id, request)
         explained: str | None = None
         if seen.job.state is JobState.QUEUED:
             owner, asked = seen.job.work.owner, seen.job.request
-            found: Explanation = await controller.ask(controller.calls.explain(owner, asked, ()))
-            explained = str(found)
+            call: Call[Explanation] = controller.calls.explain(owner, asked, ())
+            try:
+                found = await controller.ask(call)
+                explained = str(found)
+            except GridError as error:  # what it is to be near to is not there now
+                explained = f"{error}. {error.hint}"
         return {**shown(seen), "explanation": explained}
 
     @router.get("/{id}/logs")
@@ -112,7 +133,7 @@ def job_routes(controller: Controller) -> APIRouter:
     ) -> Response:
         if stream not in ("stdout", "stderr"):
             raise InvalidInput("stream", stream, "stdout or stderr")
-        seen = await controller.job(await named(id, request))
+        seen = await own(id, request)
         path = log_path(seen.job, controller.home.job(seen.job.id), stream)
         size = await controller.runner.log_size(path)
         if tail is not None:
@@ -131,8 +152,8 @@ def job_routes(controller: Controller) -> APIRouter:
         stdout: Offset = 0,
         stderr: Offset = 0,
     ) -> StreamingResponse:
-        wanted = Following(await named(id, request), attach, output, stdout, stderr)
-        await controller.job(wanted.id)
+        seen = await (own if attach or output else any_of)(id, request)
+        wanted = Following(seen.job.id, attach, output, stdout, stderr)
         frames = Follower(controller, wanted).frames()
         return StreamingResponse(frames, media_type="application/x-gridhand-frames")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from gridhand.api.callers import is_admin, owner_of
+from gridhand.api.replies import JSONResponse
 from gridhand.api.schemas import (
     Fitting,
     ForeignBody,

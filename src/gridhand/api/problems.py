@@ -87,7 +87,8 @@ def install(app: FastAPI) -> None:
     async def http(_: Request, error: HTTPException) -> Response:
         words = {404: "not_found", 405: "not_allowed", 413: "too_large"}
         code = words.get(error.status_code, "http_error")
-        return problem(error.status_code, code, str(error.detail), "See /docs for what there is.")
+        hint = "See /openapi.json for what there is."
+        return problem(error.status_code, code, str(error.detail), hint)
 
     @app.exception_handler(PermissionError)
     async def unknown_caller(_: Request, error: PermissionError) -> Response:

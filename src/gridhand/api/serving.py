@@ -55,6 +55,7 @@ async def _serve(home: Home, store: str, ready_fd: int | None, new_cluster: bool
         with _listening(home.socket) as listening, _stopped_by_signals(controller):
             server = _server(controller)
             serving = asyncio.create_task(server.serve([listening]))
+            serving.add_done_callback(lambda _: controller.stopping.set())
             _log.info("controller %d serves %s", os.getpid(), home.socket)
             _tell(ready_fd, "ready\n")
             await controller.stopping.wait()

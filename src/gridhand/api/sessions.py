@@ -13,10 +13,11 @@ import os
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gridhand.api.callers import owner_of
+from gridhand.api.replies import JSONResponse
 from gridhand.api.schemas import AttachBody, SessionBody
 from gridhand.api.strict import StrictRoute
 from gridhand.controller.controller import Controller

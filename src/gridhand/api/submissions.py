@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gridhand.api.schemas import RequestRow
 from gridhand.core.arrays import read_array
@@ -15,7 +16,16 @@ from gridhand.core.retries import RetryPolicy
 
 _Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=200)]
-_Path = Annotated[str, Field(pattern="^/", max_length=4096)]
+
+
+def _path(text: str) -> str:
+    """By hand: a pattern would refuse names that are not UTF-8, which files may have."""
+    if not text.startswith("/") or len(text) > 4096:
+        raise ValueError("a path that begins with /, of at most 4096 characters")
+    return text
+
+
+_Path = Annotated[str, AfterValidator(_path)]
 
 
 class AfterJob(BaseModel):
@@ -69,6 +79,9 @@ class Submission(BaseModel):
 
     def work(self, owner: str, environment: str) -> Work:
         _, at_once = self.indices()
+        for field in ("folder", "stdin", "stdout", "stderr"):
+            _check_encodable(field, getattr(self, field))
+        _check_encodable("command", *self.command)
         return Work(
             owner=owner,
             command=tuple(self.command),
@@ -100,6 +113,16 @@ def check_environment(variables: dict[str, str]) -> None:
     for name, text in variables.items():
         if not name or "=" in name or "\0" in name or "\0" in text:
             raise InvalidInput("environment", name, "names without =, and no zero bytes")
+        _check_encodable("environment", name, text)
+
+
+def _check_encodable(field: str, *words: str | None) -> None:
+    """Refuse what cannot be told to the system: half of a character that is no byte either."""
+    for word in words:
+        try:
+            os.fsencode(word or "")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(field, word, "text, or the bytes of a file name") from error
 
 
 def read_request(given: dict[str, Any]) -> Request:

@@ -77,4 +77,4 @@ class Clients:
 
     async def _end_due(self) -> None:
         due, self._due = self._due, []
-        await self._end(due)
+        await self._end([id for id in due if not self._connected[id]])  # or it has just come back

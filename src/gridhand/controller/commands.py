@@ -43,6 +43,7 @@ class Desk:
     now: int = 0
     past: dict[str, Allocation] = field(default_factory=dict)
     past_jobs: dict[str, Job] = field(default_factory=dict)
+    freed: bool = False  # by something that is not in the ledger: strangers left a device
 
     def find(self, id: str, owner: str) -> Allocation:
         """An allocation of `owner`, live or closed."""
@@ -285,6 +286,8 @@ def set_foreign(node: str, used: Mapping[str, int]) -> Read[None]:
         for id in used:
             if id not in devices:
                 raise InvalidInput("gpu id", id, f"a device of {node}")
+        before = {id: desk.snapshot.foreign.get(id, 0) for id in devices}
         desk.snapshot.set_foreign(node, used)
+        desk.freed |= any(used.get(id, 0) < amount for id, amount in before.items())
 
     return Read(answer)

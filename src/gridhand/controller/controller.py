@@ -31,14 +31,18 @@ from gridhand.controller.looking import (
     stored,
 )  # fmt: skip
 from gridhand.controller.neighbours import Neighbours
+from gridhand.controller.retention import Retention
 from gridhand.controller.running import Runner
 from gridhand.controller.sessions import EndWithSession, Sessions
 from gridhand.core.allocations import Allocation, Lifetime
 from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import (
+    GridClosed,
     GridError,
+    InvalidInput,
     JobsRunning,
     NotYours,
+    StoreFenced,
     StoreUnavailable,
     UnknownAllocation,
     UnknownJob,
@@ -49,15 +53,12 @@ from gridhand.core.strategies import strategy_named
 from gridhand.engines.base import Engine
 from gridhand.engines.local import LocalEngine
 from gridhand.home import Home
-from gridhand.store.base import Store
+from gridhand.store.base import OutcomeUnknown, Store
 from gridhand.store.urls import store_at
 
-KEPT_MS = 30 * 86_400_000  # how long history is kept
-_PRUNE_EVERY_S = 3600.0
-_PRUNE_STEP = 2000
-_PRUNE_PAUSE_S = 0.2
 _KILLING_S = 60.0
 _LONGEST_NUMBER = 19
+MOST_AFTER = 10_000  # jobs that one is to run after
 
 _log = logging.getLogger(__name__)
 
@@ -70,11 +71,13 @@ class Controller:
         self.store_url = store.url
         self.feed = Feed()
         self.started = time.time()
+        self.since = time.monotonic()
         self.neighbours = Neighbours(home.folder)
         self.attached = Clients(self._clients_gone)
         self.sessions = Sessions(self._end_with_session, self.attached)
         self._engine = engine
-        self._dispatch = Dispatch(self._committed)
+        self._store = store
+        self._dispatch = Dispatch(self._committed, self._reloaded)
         chosen = None if strategy is None else strategy_named(strategy)
         self._keeper = Keeper(store, strategy=chosen, dispatch=self._dispatch)
         self._background: set[asyncio.Task[None]] = set()
@@ -85,9 +88,12 @@ class Controller:
         """Take the store, reach the nodes, adopt what runs there, and begin to start jobs."""
         self._loop = asyncio.get_running_loop()
         self._dispatch.pause()
+        if new_cluster:
+            await asyncio.to_thread(_outgrow, self._store, await self._engine.epoch_seen())
         self.calls = await asyncio.to_thread(Embedded, self._keeper)
         self._port = self.calls.port(self._loop)
         self.environments = Environments(self.home.environments)
+        self._retention = Retention(self.ask, self.calls, self.home)
         self.runner = Runner(
             self.ask,
             self._engine,
@@ -95,10 +101,12 @@ class Controller:
             self.environments,
             self._keeper.clock.now,
             self._fail,
+            self.feed.tell,
         )
         try:
-            epoch = self._keeper.opening.epoch
-            await self.runner.open(epoch, new_cluster=new_cluster)
+            # Before anything can end: who ends takes its environment along if no other needs it.
+            self.environments.sweep(await self.ask(Read(_environments)))
+            await self.runner.open(self._keeper.opening.epoch, new_cluster=new_cluster)
             await self._take_over()
         except BaseException:
             await self.runner.close(end=False)
@@ -107,21 +115,19 @@ class Controller:
         self.neighbours.enter()
         for problem in self.problems():
             _log.warning("%s", problem["message"])
-        self._dispatch.resume()
-        await self.ask(Read(lambda desk: None))  # wakes the keeper
-        self._in_background(self._prune_daily())
+        await self._go_on()
+        self._in_background(self._retention.hourly())
 
     async def _take_over(self) -> None:
         """Those who were connected to the controller before have a while to come back."""
-        waiting = await self.ask(Read(_with_clients))
-        jobs, sessions, environments = waiting
-        self.environments.sweep(environments)
+        jobs, sessions = await self.ask(Read(_with_clients))
         self.attached.expect(jobs)
         if sessions:
             self.sessions.expect(sessions)
 
     async def close(self) -> None:
         """Stop deciding, let go of the nodes and the store. Running jobs go on."""
+        self.stopping.set()
         self.neighbours.leave()
         self._dispatch.pause()
         self.attached.close()
@@ -133,7 +139,15 @@ class Controller:
         await asyncio.to_thread(self.calls.close)
 
     def ask(self, call: Call[Reply]) -> asyncio.Future[Reply]:
-        return self._port.call(call)
+        answer = self._port.call(call)
+        answer.add_done_callback(self._answered)
+        return answer
+
+    def _answered(self, answer: asyncio.Future[Any]) -> None:
+        """A keeper that has ended, or whose store another has, does not come back: nor do we."""
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, StoreFenced | GridClosed) and not self.stopping.is_set():
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Something of ours is broken. Who comes after us adopts all that runs, so that is next."""
@@ -164,6 +178,10 @@ class Controller:
         """In the keeper's thread."""
         self._loop.call_soon_threadsafe(self._settled, changes, held)
 
+    def _reloaded(self) -> None:
+        """In the keeper's thread."""
+        self._loop.call_soon_threadsafe(lambda: self.runner.look_again())
+
     def _settled(self, changes: Sequence[Change], held: Mapping[str, Any]) -> None:
         for kind, _, _, job, _ in changes:
             attempt = job.attempt
@@ -188,18 +206,32 @@ class Controller:
         after: tuple[After, ...] = (),
     ) -> list[str]:
         """Queue it, and answer the ids. The environment it names must have been kept."""
-        command = Submit(work.owner, op_id, work, indices, after)
-        extra = max(1, len(indices)) - 1
-        self.environments.need(work.environment, extra)
+        command = Submit(work.owner, op_id, work, indices, await self._each(after))
+        count = max(1, len(indices))
+        self.environments.need(work.environment, count - 1)
         try:
             ids = await self.ask(command)
-        finally:
-            if not command.fresh:
-                for _ in range(extra + 1):
-                    self.environments.drop(work.environment)
-        if command.fresh and not work.detached:
+        except OutcomeUnknown:
+            raise  # it may be there, and need them
+        except GridError:
+            self.environments.drop(work.environment, count)
+            raise
+        if not command.fresh:
+            self.environments.drop(work.environment, count)
+        if not work.detached:
             self.attached.expect(ids)
         return ids
+
+    async def _each(self, after: tuple[After, ...]) -> tuple[After, ...]:
+        """For an array all its tasks, which are there from the moment it is submitted."""
+        found: list[After] = []
+        for one in after:
+            tasks = [] if "_" in one.id else await self.jobs(Wanted(array=one.id, limit=MOST_AFTER))
+            ids = [seen.job.id for seen in reversed(tasks)] or [one.id]
+            found += [After(id, one.condition) for id in ids]
+        if len(found) > MOST_AFTER:
+            raise InvalidInput("after", f"{len(found)} jobs", f"at most {MOST_AFTER} jobs")
+        return tuple(found)
 
     async def cancel(
         self, owner: str, ids: Sequence[str], reason: Reason = Reason.CANCELLED
@@ -268,11 +300,11 @@ class Controller:
     # ---- those who are gone
 
     async def _clients_gone(self, ids: list[str]) -> None:
-        for id in ids:
-            await self._surely(Cancel(ADMIN, ids=(id,), reason=Reason.CLIENT_GONE))
+        gone = [Cancel(ADMIN, ids=(id,), reason=Reason.CLIENT_GONE) for id in ids]
+        await asyncio.gather(*map(self._surely, gone))  # asked in one turn, so written as one
 
     async def _end_with_session(self, held: Sequence[EndWithSession]) -> None:
-        await asyncio.gather(*map(self._surely, held))  # asked in one turn, so written as one
+        await asyncio.gather(*map(self._surely, held))
 
     async def _surely(self, call: Call[Any]) -> None:
         """Until it is written. What is over by itself meanwhile is as good."""
@@ -326,11 +358,20 @@ class Controller:
         if count and jobs == "refuse":
             raise JobsRunning(count)
         if jobs == "kill":
-            await self._kill_all()
+            self._dispatch.pause()
+            try:
+                await self._kill_all()
+            except BaseException:
+                await self._go_on()
+                raise
         self.stopping.set()
 
+    async def _go_on(self) -> None:
+        """Start what waits, from now on."""
+        self._dispatch.resume()
+        await self.ask(Read(lambda desk: None))  # wakes the keeper
+
     async def _kill_all(self) -> None:
-        self._dispatch.pause()
         ids = await self.ask(Read(lambda desk: tuple(desk.ledger.jobs.open)))
         await self.ask(Cancel(ADMIN, ids=ids))
         with self.feed.listen(None) as listening:
@@ -341,19 +382,12 @@ class Controller:
     def _in_background(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._over)
 
-    async def _prune_daily(self) -> None:
-        """Forget what is old, a little at a time, so that nobody waits for it."""
-        while True:
-            await asyncio.sleep(_PRUNE_EVERY_S)
-            try:
-                left = 1
-                while left:
-                    left = await self.ask(self.calls.prune(KEPT_MS, _PRUNE_STEP))
-                    await asyncio.sleep(_PRUNE_PAUSE_S)
-            except GridError as error:
-                _log.warning("old history cannot be forgotten now: %s", error)
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
 
 def _sessions_own(desk: Desk, owner: str, ids: Sequence[str]) -> list[str]:
@@ -372,16 +406,25 @@ def local_controller(home: Home, store_url: str) -> Controller:
     return Controller(home, store_at(store_url), LocalEngine(home.agent, home.starter))
 
 
-def _with_clients(desk: Desk) -> tuple[list[str], list[tuple[str, str]], list[str]]:
-    """Attached jobs, what sessions hold, and the environments that open jobs need."""
+def _outgrow(store: Store, epoch: int) -> None:
+    """Begin epochs until they are as late as one that nodes have seen in another store's name."""
+    while store.open().epoch < epoch:
+        store.close()
+    store.close()
+
+
+def _environments(desk: Desk) -> list[str]:
+    """Those that open jobs need, as often as they do."""
+    book = desk.ledger.jobs.open.values()
+    return [job.work.environment for job in book if job.work.environment]
+
+
+def _with_clients(desk: Desk) -> tuple[list[str], list[tuple[str, str]]]:
+    """Attached jobs, and what sessions hold."""
     book = desk.ledger.jobs.open.values()
     sessions = [
         (held.owner, held.id)
         for held in desk.ledger.live.values()
         if held.lifetime is Lifetime.SESSION
     ]
-    return (
-        [job.id for job in book if not job.work.detached],
-        sessions,
-        [job.work.environment for job in book if job.work.environment],
-    )
+    return [job.id for job in book if not job.work.detached], sessions

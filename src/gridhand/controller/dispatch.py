@@ -30,9 +30,15 @@ _FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.l
 class Dispatch:
     """The queue of a keeper. All but `pause` and `resume` is called from the keeper's thread."""
 
-    def __init__(self, listener: Listener = lambda changes, held: None) -> None:
+    def __init__(
+        self,
+        listener: Listener = lambda changes, held: None,
+        reloaded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`reloaded` is called when the ledger was read anew: it may have changed untold."""
         self.queue = Queue()
         self.listener = listener
+        self.reloaded = reloaded
         self._paused = False
         self._more = False
 
@@ -77,6 +83,11 @@ class Dispatch:
         if starting and not self._paused:
             self._start(desk)
         self._catch_up(desk, seen)
+
+    def look_again(self) -> None:
+        """Something became free of which the ledger does not know."""
+        self.queue.freed()
+        self._more = True
 
     def undo(self, desk: Desk) -> None:
         """What the batch has changed could not be written: take it back, here and in the ledger."""

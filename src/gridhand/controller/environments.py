@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from gridhand.core.errors import StoreFull, StoreUnavailable
 
 _REMEMBERED = 64
+_LARGE = 1 << 18
 
 
 class Environments:
@@ -42,7 +43,7 @@ class Environments:
             except OSError as error:
                 self.drop(name)
                 raise _unwritable(error) from error
-        self._remember(name, dict(variables))
+        self._remember(name, dict(variables), len(text))
         return name
 
     async def _surely_written(self, name: str, text: bytes) -> None:
@@ -58,16 +59,17 @@ class Environments:
         found = self._read.get(name)
         if found is None:
             with open(self._path(name), "rb") as file:
-                found = dict(json.load(file))
-            self._remember(name, found)
+                text = file.read()
+            found = dict(json.loads(text))
+            self._remember(name, found, len(text))
         return found
 
     def need(self, name: str, count: int = 1) -> None:
         self._needed[name] += count
 
-    def drop(self, name: str) -> None:
-        """One job less needs them."""
-        self._needed[name] -= 1
+    def drop(self, name: str, count: int = 1) -> None:
+        """So many jobs less need them."""
+        self._needed[name] -= count
         if self._needed[name] > 0 or not name:
             return
         del self._needed[name]
@@ -101,7 +103,10 @@ class Environments:
                 os.unlink(unfinished)
             raise
 
-    def _remember(self, name: str, variables: dict[str, str]) -> None:
+    def _remember(self, name: str, variables: dict[str, str], size: int) -> None:
+        """Large ones are read again each time: a user may send many of them."""
+        if size > _LARGE:
+            return
         self._read[name] = variables
         self._read.move_to_end(name)
         if len(self._read) > _REMEMBERED:

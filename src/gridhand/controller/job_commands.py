@@ -24,6 +24,7 @@ from gridhand.core.errors import (
     UnknownResource,
 )
 from gridhand.core.jobs import After, End, Job, JobState, Reason, Work
+from gridhand.core.jobviews import work_row
 from gridhand.core.placement import place
 from gridhand.core.refusals import Refusal
 from gridhand.core.resources import Resources
@@ -79,7 +80,7 @@ class Submit(IdsCommand):
 
     def _check_dependencies(self, desk: Desk) -> None:
         for wanted in self.after:
-            if wanted.id not in desk.ledger.jobs.open and wanted.id not in desk.past_jobs:
+            if _known(desk, wanted.id) is None:
                 raise InvalidDependency("the new one", wanted.id)
 
     def _check_room(self, desk: Desk) -> None:
@@ -98,7 +99,9 @@ class Submit(IdsCommand):
         return [wanted.id for wanted in self.after]
 
     def body(self) -> str:
-        return f"submit {self.work} {self.indices} {self.after}"
+        assert self.work is not None
+        work = json.dumps(work_row(self.work), sort_keys=True)  # the same in every process
+        return f"submit {work} {self.indices} {self.after}"
 
 
 def _ids(first: int, indices: Sequence[int]) -> list[str]:
@@ -135,15 +138,22 @@ class Cancel(IdsCommand):
 def _named(desk: Desk, id: str, owner: str) -> list[Job]:
     """The job of that id, or the tasks of the array; `UnknownJob` if there never was one."""
     book = desk.ledger.jobs
-    one = book.open.get(id) or desk.past_jobs.get(id)
+    one = _known(desk, id)
     found = [one] if one is not None else [job for job in book.open.values() if job.array == id]
     found = found or [job for job in desk.past_jobs.values() if job.array == id]
+    found = found or [job for job in book.over.values() if job.array == id]
     if not found:
         raise UnknownJob(id)
     for job in found:
         if owner not in (job.work.owner, ADMIN):
             raise NotYours(id, owner, "job")
     return found
+
+
+def _known(desk: Desk, id: str) -> Job | None:
+    """The job, be it open, over by what was decided just before, or over for long."""
+    book = desk.ledger.jobs
+    return book.open.get(id) or book.over.get(id) or desk.past_jobs.get(id)
 
 
 def cancel(desk: Desk, job: Job, reason: Reason) -> None:
@@ -228,18 +238,27 @@ def _largest(desk: Desk) -> Resources:
     return Resources({"memory": memory, "gpu_memory": max(devices, default=0)})
 
 
-def note_spawned(spawned: Iterable[tuple[str, int]]) -> Read[None]:
-    """Take on that processes are there. Not written: a new controller is told of them again."""
+def note_spawned(spawned: Iterable[tuple[str, int]]) -> Read[list[Job]]:
+    """Take on that processes are there, and answer the jobs of which that was news.
+
+    Not written: a new controller is told of them again.
+    """
     told = list(spawned)
 
-    def answer(desk: Desk) -> None:
-        book = desk.ledger.jobs
-        for id, attempt in told:
-            job = book.open.get(id)
-            if job is not None:
-                book.note(jobs.spawned(job, attempt, now=desk.now))
+    def answer(desk: Desk) -> list[Job]:
+        found = (_noted(desk, *one) for one in told)
+        return [job for job in found if job is not None]
 
     return Read(answer)
+
+
+def _noted(desk: Desk, id: str, attempt: int) -> Job | None:
+    book = desk.ledger.jobs
+    before = book.open.get(id)
+    if before is None or (after := jobs.spawned(before, attempt, now=desk.now)) is before:
+        return None
+    book.note(after)
+    return after
 
 
 def open_jobs(states: Sequence[JobState] = ()) -> Read[list[Job]]:

@@ -228,6 +228,9 @@ class Keeper:
         self._answer(commands)
         for ticket in questions:
             self._look(ticket)
+        if self._desk.freed and self._dispatch is not None:
+            self._dispatch.look_again()
+        self._desk.freed = False
         self._answer(questions)
 
     def _change(self, commands: list[Ticket], *, starting: bool = True) -> None:
@@ -420,6 +423,8 @@ class Keeper:
         self._store.recover()
         self._load()
         self._doubt = False
+        if self._dispatch is not None:
+            self._dispatch.reloaded()
 
     # ---- answers
 

@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator
 
 FOLDER = "/tmp/gridhand-controllers"
+_MOST = 1000  # marks that are looked at: anybody may leave some
+_LONGEST_PID = 10
 
 
 class Neighbours:
@@ -26,6 +28,7 @@ class Neighbours:
     def enter(self) -> None:
         """Leave our mark. Where that cannot be done, nobody is warned, and all else works."""
         with contextlib.suppress(OSError):
+            _read(self._path)  # one that had our pid before us may have left its mark
             if not os.path.isdir(self._folder):
                 os.mkdir(self._folder)
                 os.chmod(self._folder, 0o1777)
@@ -44,7 +47,7 @@ class Neighbours:
     def others(self) -> Iterator[tuple[int, str]]:
         """The pids and homes of the other controllers that run."""
         try:
-            names = sorted(os.listdir(self._folder))
+            names = sorted(os.listdir(self._folder))[:_MOST]
         except OSError:
             return
         for name in names:
@@ -62,11 +65,18 @@ def _read(path: str) -> tuple[int, str] | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        pid, _, home = os.fsdecode(os.read(fd, 5000)).strip().partition("\n")
-        return (int(pid), home) if pid.isdecimal() else None
+        return _said(os.fsdecode(os.read(fd, 5000)))
     else:
         with contextlib.suppress(OSError):
             os.unlink(path)
         return None
     finally:
         os.close(fd)
+
+
+def _said(text: str) -> tuple[int, str] | None:
+    """The pid and the home in a mark. Others wrote it, and it is shown to our user."""
+    pid, _, home = text.strip().partition("\n")
+    if not (pid.isascii() and pid.isdecimal() and len(pid) <= _LONGEST_PID):
+        return None
+    return int(pid), "".join(one if one.isprintable() else "?" for one in home)

@@ -40,7 +40,23 @@ def make_order(
         "stdout": log_path(job, folder, "stdout"),
         "stderr": log_path(job, folder, "stderr"),
         "log_bytes": LOG_BYTES,
+        "own_files": _own_files(job),
     }
+
+
+def _own_files(job: Job) -> dict[str, str]:
+    """What goes to files of the job's own, and whether these begin anew; they have no cap.
+
+    As in Slurm a file is emptied first; but not by a retry, nor by each task of an array that
+    shares it with the others.
+    """
+    shared = {
+        name: job.array is not None and not any(mark in path for mark in ("%a", "%j"))
+        for name in ("stdout", "stderr")
+        if (path := getattr(job.work, name)) is not None
+    }
+    first = len(job.attempts) == 1
+    return {name: "empty" if first and not one else "append" for name, one in shared.items()}
 
 
 def log_path(job: Job, folder: str, stream: str) -> str:

@@ -31,6 +31,8 @@ from gridhand.store.rows import node_from_row
 OWNER = "gridhand"  # in whose name nodes are registered and ends are noted
 _AGAIN_S = 0.5
 _MOST_ENDS = 1000  # in one transaction
+_MOST_STARTS = 64
+_GIVEN_UP_MS = 10_000  # to end in, for what is no longer ours
 
 _log = logging.getLogger(__name__)
 
@@ -60,21 +62,29 @@ class Runner:
         environments: Environments,
         now: Callable[[], int],
         failed: Callable[[BaseException], None],
+        tell: Callable[[Job], None] = lambda job: None,
     ) -> None:
-        """`failed` is told of a fault of ours: to begin anew is what sets everything right."""
+        """`failed` is told of a fault of ours: to begin anew is what sets everything right.
+
+        `tell` hears of jobs whose process is there now, which is no change of the ledger.
+        """
         self._ask = ask
         self._engine = engine
         self._home = home
         self._environments = environments
         self._now = now
         self._failed = failed
-        self._fences: dict[Key, str] = {}
+        self._tell = tell
+        self._fences: dict[Key, str] = {}  # of the attempts whose end is not durable yet
         self._strangers: set[Key] = set()
         self._outbox: deque[tuple[str, Job, Allocation | None]] = deque()
         self._ends: dict[Key, Fact] = {}
+        self._writing: set[Key] = set()
         self._wake_out, self._wake_in = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._discovered: set[str] = set()
+        self._closed = False
+        self._nodes: dict[str, Mapping[str, Any]] = {}  # as they were last found
+        self._foreign: set[str] = set()  # nodes on which strangers were measured
         self.usage: dict[str, Mapping[str, Any]] = {}
         self.problems: dict[str, Sequence[Mapping[str, Any]]] = {}
 
@@ -87,6 +97,7 @@ class Runner:
         self._spawn(self._take_in())
 
     async def close(self, *, end: bool) -> None:
+        self._closed = True
         for task in list(self._tasks):
             task.cancel()
         for task in list(self._tasks):
@@ -101,12 +112,23 @@ class Runner:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
+        if task.cancelled() or (error := task.exception()) is None or self._closed:
             return
         if isinstance(error, StoreError) and not isinstance(error, StoreFenced):
             _log.warning("the ledger cannot be asked: %s", error)
         else:
             self._failed(error)
+
+    async def _surely(self, call: Call[Any]) -> Any:
+        """The answer, however long the store is away."""
+        while True:
+            try:
+                return await self._ask(call)
+            except StoreFenced:
+                raise
+            except StoreError as error:
+                _log.warning("the ledger cannot be asked yet: %s", error)
+                await asyncio.sleep(_AGAIN_S)
 
     async def _settle_tasks(self) -> None:
         while pending := [task for task in self._tasks if not task.done()]:
@@ -117,8 +139,34 @@ class Runner:
     def changed(self, kind: str, job: Job, held: Allocation | None) -> None:
         """A change that is durable now."""
         if kind in ("job.started", "job.stopping"):
-            self._outbox.append((kind, job, held))
-            self._wake_out.set()
+            assert job.attempt is not None
+            self._fences[job.id, job.attempt.number] = job.attempt.allocation
+            self._send(kind, job, held)
+        elif job.attempts:
+            self._give_up((job.id, job.attempts[-1].number))
+
+    def _send(self, kind: str, job: Job, held: Allocation | None) -> None:
+        self._outbox.append((kind, job, held))
+        self._wake_out.set()
+
+    def _give_up(self, key: Key) -> None:
+        """The ledger has ended it. If its node did not tell that it is over, it must not run on."""
+        if key in self._fences and key not in self._ends and key not in self._writing:
+            self._strangers.add(key)
+            self._spawn(self._engine.stop(key, Reason.NODE_LOST, _GIVEN_UP_MS))
+
+    def look_again(self) -> None:
+        """The ledger was read anew, and may say what nobody was told of."""
+        if not self._closed:
+            self._spawn(self._send_again())
+
+    async def _send_again(self) -> None:
+        under_way = {one.key: one for one in await self._surely(_under_way())}
+        for key in self._fences.keys() - under_way.keys():
+            self._give_up(key)
+        for job, held in under_way.values():
+            stopping = job.attempt is not None and job.attempt.stopping is not None
+            self.changed("job.stopping" if stopping else "job.started", job, held)
 
     async def _send_out(self) -> None:
         """One at a time and in order, so that a stop never comes before its start."""
@@ -133,9 +181,12 @@ class Runner:
                     await self._stop(self._outbox.popleft()[1])
 
     def _take_orders(self) -> list[Order]:
-        """The starts that come next; what cannot even be ordered has ended."""
+        """The starts that come next; what cannot even be ordered has ended.
+
+        Not many at a time: from here on nobody can see any more that one has ended meanwhile.
+        """
         orders: list[Order] = []
-        while self._outbox and self._outbox[0][0] == "job.started":
+        while self._outbox and self._outbox[0][0] == "job.started" and len(orders) < _MOST_STARTS:
             _, job, held = self._outbox.popleft()
             if held is not None and (order := self._order(job, held)) is not None:
                 orders.append(order)
@@ -144,7 +195,9 @@ class Runner:
     def _order(self, job: Job, held: Allocation) -> Order | None:
         attempt = job.attempt
         assert attempt is not None
-        self._fences[job.id, attempt.number] = held.id
+        key = job.id, attempt.number
+        if key not in self._fences or key in self._strangers:
+            return None  # told twice, and over: its node has forgotten it, and would start it anew
         folder = self._home.job(job.id)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -154,24 +207,25 @@ class Runner:
             end = {"reason": Reason.START_FAILED, "message": why}
             self.ended([_fact(job.id, attempt.number, held.id, end)])
             return None
-        pin = held.node in self._discovered
+        pin = held.node in self._nodes
         return make_order(job, held, folder=folder, environment=environment, pin=pin)
 
     async def _stop(self, job: Job) -> None:
         attempt = job.attempt
         assert attempt is not None
         assert attempt.stopping is not None
-        self._fences[job.id, attempt.number] = attempt.allocation
         key = job.id, attempt.number
-        await self._engine.stop(key, attempt.stopping, job.work.grace_ms)
+        if key in self._fences:
+            await self._engine.stop(key, attempt.stopping, job.work.grace_ms)
 
     # ---- from the nodes to the ledger
 
     def spawned(self, facts: Sequence[Fact]) -> None:
-        self._spawn(self._note(note_spawned([_key(fact) for fact in facts])))
+        self._spawn(self._note([_key(fact) for fact in facts]))
 
-    async def _note(self, call: Call[None]) -> None:
-        await self._ask(call)
+    async def _note(self, keys: Sequence[Key]) -> None:
+        for job in await self._surely(note_spawned(keys)):
+            self._tell(job)
 
     def ended(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
@@ -186,7 +240,9 @@ class Runner:
             while self._ends:
                 keys = list(self._ends)[:_MOST_ENDS]
                 facts = [self._ends.pop(key) for key in keys]
+                self._writing = set(keys)
                 await self._write_ends(facts)
+                self._writing = set()
                 for key in keys:
                     self._fences.pop(key, None)
                     self._strangers.discard(key)
@@ -194,15 +250,8 @@ class Runner:
 
     async def _write_ends(self, facts: Sequence[Fact]) -> None:
         ended = tuple(one for fact in facts if (one := self._read(fact)) is not None)
-        while ended:
-            try:
-                await self._ask(EndAttempts(OWNER, ended=ended, jitter=random.random()))
-                return
-            except StoreFenced:
-                raise
-            except StoreError as error:
-                _log.warning("%d ends cannot be written yet: %s", len(ended), error)
-                await asyncio.sleep(_AGAIN_S)
+        if ended:
+            await self._surely(EndAttempts(OWNER, ended=ended, jitter=random.random()))
 
     def _read(self, fact: Fact) -> Ended | None:
         """What the keeper is told of it; nothing where it was never ours."""
@@ -215,7 +264,7 @@ class Runner:
         how = End(
             attempt=key[1],
             allocation=str(fence),
-            reason=Reason(end["reason"]),
+            reason=_reason(end["reason"]),
             exit_code=end.get("code"),
             signal=end.get("signal"),
             peak_bytes=end.get("peak_bytes"),
@@ -226,11 +275,11 @@ class Runner:
 
     def node_changed(self, node: Mapping[str, Any], problems: Sequence[Mapping[str, Any]]) -> None:
         self.problems[node["name"]] = problems
-        self._discovered.add(node["name"])
+        self._nodes[node["name"]] = node
         self._spawn(self._register(node))
 
     async def _register(self, node: Mapping[str, Any]) -> None:
-        while True:
+        while self._nodes[node["name"]] is node:  # else it was found anew meanwhile
             try:
                 await self._ask(Register(OWNER, nodes=(node_from_row(node),)))
                 return
@@ -241,15 +290,20 @@ class Runner:
 
     def measured(self, node: str, usage: Mapping[str, Any]) -> None:
         self.usage[node] = usage
-        if foreign := usage.get("foreign"):
+        foreign = usage.get("foreign") or {}
+        if foreign or node in self._foreign:
             self._spawn(self._plan_around(node, foreign))
 
     async def _plan_around(self, node: str, foreign: Mapping[str, int]) -> None:
         with contextlib.suppress(GridError):  # a device that has just gone
             await self._ask(set_foreign(node, foreign))
+            (self._foreign.add if foreign else self._foreign.discard)(node)
 
     def returned(self, known: Known) -> None:
         self._spawn(self._reconcile(known, first=False))
+
+    def broken(self, error: BaseException) -> None:
+        self._failed(error)
 
     async def signal(self, job: Job, signum: int) -> bool:
         attempt = job.attempt
@@ -267,18 +321,19 @@ class Runner:
     # ---- after anything was away
 
     async def _reconcile(self, known: Known, *, first: bool) -> None:
-        under_way = {one.key: one for one in await self._ask(_under_way())}
+        under_way = {one.key: one for one in await self._surely(_under_way())}
         running = {_key(fact): fact for fact in known.running}
         over = {_key(fact): fact for fact in known.ended}
-        strangers = [key for key in (*running, *over) if not _is(under_way.get(key), key)]
+        strangers = [key for key in (*running, *over) if key not in under_way]
         if first and any(key in running for key in strangers):
             await self._check_strangers([key for key in strangers if key in running])
+        await self._surely(_never_again(strangers))
         self._adopt(under_way, running, over)
         for key in strangers:
             self._strangers.add(key)
             if key in running:
                 _log.warning("attempt %s of job %s is no longer ours, and is stopped", *key[::-1])
-                await self._engine.stop(key, Reason.NODE_LOST, 10_000)
+                await self._engine.stop(key, Reason.NODE_LOST, _GIVEN_UP_MS)
         self.ended([fact for key, fact in over.items() if key in self._strangers])
 
     def _adopt(
@@ -292,15 +347,12 @@ class Runner:
             self._fences[key] = job.attempt.allocation
             if key in over:
                 self.ended([over[key]])
-            elif key in running:
+                continue
+            if key in running:
                 self.spawned([running[key]])
-                if job.attempt.stopping is not None:
-                    self.changed("job.stopping", job, held)
-            elif job.attempt.stopping is not None:
-                why = "it was stopped before it was started"
-                end = {"reason": job.attempt.stopping, "message": why}
-                self.ended([_fact(*key, job.attempt.allocation, end)])
-            else:
+            if job.attempt.stopping is not None:  # an engine ends what its nodes do not know
+                self.changed("job.stopping", job, held)
+            elif key not in running:
                 self.changed("job.started", job, held)
 
     async def _check_strangers(self, keys: Sequence[Key]) -> None:
@@ -310,7 +362,7 @@ class Runner:
             return desk.ledger.jobs.next_number
 
         next_number = await self._ask(Read(ask))
-        unheard = [job for job, _ in keys if int(job.partition("_")[0]) >= next_number]
+        unheard = [job for job, _ in keys if _number(job) >= next_number]
         if unheard:
             raise StoreInvalid(
                 f"{len(unheard)} jobs run here of which the store knows nothing ({unheard[0]}, …):"
@@ -332,8 +384,24 @@ def _under_way() -> Read[list[UnderWay]]:
     return Read(answer)
 
 
-def _is(one: UnderWay | None, key: Key) -> bool:
-    return one is not None and one.key == key
+def _never_again(strangers: Sequence[Key]) -> Read[None]:
+    """Have no new job get the number of one that a node still knows of, and would not start."""
+
+    def answer(desk: Desk) -> None:
+        book = desk.ledger.jobs
+        book.next_number = max([book.next_number, *(_number(job) + 1 for job, _ in strangers)])
+
+    return Read(answer)
+
+
+def _number(job: str) -> int:
+    """The number in the id of a job, which in an array is that of the first."""
+    return int(job.partition("_")[0])
+
+
+def _reason(word: str) -> Reason:
+    """Why an attempt is over; an agent of another version may have words that are not ours."""
+    return Reason(word) if word in list(Reason) else Reason.AGENT_LOST
 
 
 def _key(fact: Fact) -> Key:

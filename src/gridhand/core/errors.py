@@ -127,7 +127,7 @@ class InvalidDependency(InvalidInput):
 
     def __init__(self, job: str, wanted: str) -> None:
         super().__init__("after", wanted, "the ids of jobs that were submitted before")
-        self.args = (f"job {job} is to run after {shown(wanted)}, and there is no such job",)
+        self.args = (f"there is no job {shown(wanted)} to run after",)
         self.job = job
         self.wanted = wanted
 

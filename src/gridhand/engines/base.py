@@ -39,16 +39,26 @@ class Sink(Protocol):
     def returned(self, known: Known) -> None:
         """A node is back after nothing was heard of it: what it knows now."""
 
+    def broken(self, error: BaseException) -> None:
+        """The engine cannot go on: another controller is in charge, or it has a fault."""
+
 
 class Engine(Protocol):
     """Starts and stops attempts. No call raises because a node is away: `returned` follows."""
 
+    async def epoch_seen(self) -> int:
+        """The latest epoch in whose name nodes were asked for anything; 0 if none was."""
+
     async def open(self, epoch: int, sink: Sink) -> Known:
-        """Reach the nodes, in the name of this epoch, and say what they know of."""
+        """Reach the nodes, in the name of this epoch, and say what they know of.
+
+        Raises `StoreInvalid` if they have seen a later one: ours is not the store they belong to.
+        """
 
     async def start(self, orders: Sequence[Order]) -> None: ...
 
-    async def stop(self, key: Key, reason: str, grace_ms: int) -> None: ...
+    async def stop(self, key: Key, reason: str, grace_ms: int) -> None:
+        """Have it end for this reason. What its node does not know is told to have ended so."""
 
     async def signal(self, key: Key, signum: int) -> bool: ...
 

@@ -1,0 +1,240 @@
+"""Every order of calls, ends, losses, failing commits and restarts, on a controller and its file.
+
+The keeper's thread is real, so is the file; the node is fake, and outlives the controllers.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from desks import Place
+from fake_engine import key_of
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from gridhand.controller.commands import Read, SetHealth
+from gridhand.core.errors import GridError, StoreUnavailable
+from gridhand.core.jobs import After, Condition, JobState
+from gridhand.core.nodes import Health
+from gridhand.core.retries import RetryPolicy
+from gridhand.store.base import OutcomeUnknown
+
+SHM = Path("/dev/shm")
+RETRY = RetryPolicy(tries=2, delay_ms=0)
+FAULTS = {
+    "not written": lambda: StoreUnavailable("full, says the machine"),
+    "lost before": lambda: OutcomeUnknown("gone, says the machine"),
+    "lost after": lambda: (OutcomeUnknown("gone, says the machine"), True),
+}
+INDEX = st.integers(0, 10_000)
+
+
+class Steps:
+    """How many were taken, of all examples together."""
+
+    count = 0
+
+
+class ControllerMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.folder = tempfile.mkdtemp(dir=SHM if SHM.is_dir() else None)
+        self.loop = asyncio.new_event_loop()
+        self.place = Place(self.folder + "/home", cpu=4)
+        self.engine = self.place.engine
+        self.wiped = Counter()
+        self.ops = 0
+        self.do(self.place.open())
+        for cpu in (1, 2, 3):
+            self.submit(cpu, 0, 1, False)
+
+    def do(self, work):
+        Steps.count += 1
+        return self.loop.run_until_complete(work)
+
+    async def called(self, what, *args, **more):
+        return what(*args, **more)
+
+    def some(self, index, those):
+        those = sorted(those)
+        return those[index % len(those)] if those else None
+
+    # ---- what users do
+
+    @rule(cpu=st.integers(1, 4), count=st.integers(0, 3), after=INDEX, tries=st.booleans())
+    def submit(self, cpu, count, after, tries):
+        self.ops += 1
+        more = {"op_id": f"op{self.ops}", "indices": tuple(range(count))}
+        if after % 3 == 0 and (first := self.some(after, self.open_ids())):
+            more["after"] = (After(first, self.some(after, Condition)),)
+        self.do(self.submitted(cpu, {**more, **({"retry": RETRY} if tries else {})}))
+
+    @rule(cpu=st.integers(1, 2), fault=st.sampled_from(sorted(FAULTS)))
+    def submit_in_vain(self, cpu, fault):
+        """The client is told that it failed, whether that is so or not."""
+        self.fail_next(fault)
+        self.submit(cpu, 0, 1, True)
+
+    @rule(which=INDEX, fault=st.sampled_from(sorted(FAULTS)))
+    def end_in_vain(self, which, fault):
+        """The end, and what is started in its place, are written at the second try."""
+        self.fail_next(fault)
+        self.end(which, 0, True)
+        self.breathe(10)
+
+    async def submitted(self, cpu, more):
+        with contextlib.suppress(GridError):
+            await self.place.submit(cpu, environment={"OP": more["op_id"]}, **more)
+
+    @precondition(lambda self: self.ops)
+    @rule(which=INDEX)
+    def submit_again(self, which):
+        """As a client does that was not answered: mostly with another body, which is refused."""
+        op_id = f"op{which % self.ops + 1}"
+        self.do(self.submitted(1, {"op_id": op_id}))
+
+    @rule(which=INDEX)
+    def cancel(self, which):
+        if id := self.some(which, self.open_ids()):
+            self.do(self.asked(self.place.controller.cancel("ann", [id])))
+
+    async def asked(self, call):
+        with contextlib.suppress(GridError):
+            return await call
+
+    def open_ids(self):
+        question = Read(lambda desk: list(desk.ledger.jobs.open))
+        return self.do(self.asked(self.place.controller.ask(question))) or []
+
+    # ---- what happens on the node
+
+    @rule(which=INDEX, code=st.integers(0, 1), tell=st.booleans())
+    def end(self, which, code, tell):
+        if key := self.some(which, self.engine.running):
+            self.do(self.called(self.engine.end, key, code=code, tell=tell))
+
+    @rule(which=INDEX, reason=st.sampled_from(["node_lost", "agent_lost", "oom"]))
+    def lose_one(self, which, reason):
+        if key := self.some(which, self.engine.running):
+            self.do(self.called(self.engine.end, key, reason=reason, code=None))
+
+    @rule()
+    def go_away(self):
+        self.engine.away = True
+
+    @rule(wipe=st.booleans())
+    def come_back(self, wipe):
+        if wipe and self.engine.away:
+            self.wiped.update(list(self.engine.running))
+            self.engine.running.clear()
+        self.do(self.called(self.engine.come_back))
+
+    @rule()
+    def wipe(self):
+        """Nothing is left of what ran there, as after a new machine took its name."""
+        self.engine.away = True
+        self.come_back(True)
+
+    @rule(immediate=st.booleans())
+    def stop_at_once(self, immediate):
+        self.engine.immediate = immediate
+
+    # ---- what else happens
+
+    @rule(health=st.sampled_from(Health))
+    def set_health(self, health):
+        call = SetHealth("ann", name="n1", health=health)
+        self.do(self.asked(self.place.controller.ask(call)))
+
+    @rule(fault=st.sampled_from(sorted(FAULTS)))
+    def fail_next(self, fault):
+        self.place.store.faults.append(FAULTS[fault]())
+
+    @rule(turns=st.integers(1, 20))
+    def breathe(self, turns):
+        self.do(self.turned(turns))
+
+    async def turned(self, turns):
+        """Let both threads go on for a while, wherever they are then."""
+        for _ in range(turns):
+            await asyncio.sleep(0.0001)
+
+    @rule(kill=st.booleans())
+    def restart(self, kill):
+        self.do(self.restarted(kill))
+
+    async def restarted(self, kill):
+        await (self.place.kill() if kill else self.place.close())
+        await self.place.open()
+
+    # ---- what must always be so
+
+    @rule()
+    def settle(self):
+        self.do(self.settled())
+
+    async def settled(self):
+        place, engine = self.place, self.engine
+        place.store.faults.clear()
+        if engine.away:
+            return
+        for key in list(engine.ended):
+            place.controller.runner.ended([engine.ended[key]])  # what was not told
+        await place.until(lambda: place.engine.ended == {})
+        await place.quiet()
+        await self.check()
+
+    async def check(self):
+        live = await self.place.controller.ask(Read(lambda desk: set(desk.ledger.live)))
+        stopped = {key for key, _ in self.engine.stops}
+        for key, fact in self.engine.running.items():
+            assert fact["fence"] in live or key in stopped, f"{key} runs, and holds nothing"
+        started, fences = Counter(map(key_of, self.engine.orders)), {}
+        for key, count in started.items():
+            assert count <= 1 + self.wiped[key], f"{key} was started {count} times"
+        for order in self.engine.orders:
+            assert fences.setdefault(key_of(order), order["fence"]) == order["fence"]
+        await self.place.check()
+        assert self.place.controller.failure is None
+
+    def teardown(self):
+        if not hasattr(self, "place"):
+            return
+        try:
+            if self.place.controller is not None:
+                self.loop.run_until_complete(self.finished())
+        finally:
+            self.loop.run_until_complete(self.place.close())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def finished(self):
+        """Everything comes to its end, and then nothing is held, kept or known any more."""
+        place, engine = self.place, self.engine
+        engine.immediate = True
+        if engine.away:
+            engine.come_back()
+        place.store.faults.clear()
+        await self.asked(place.controller.ask(SetHealth("ann", name="n1", health=Health.UP)))
+        async with asyncio.timeout(30):
+            while await self.left():
+                for key in list(engine.running):
+                    engine.end(key)
+                for key in list(engine.ended):
+                    place.controller.runner.ended([engine.ended[key]])
+                await asyncio.sleep(0.001)
+        await self.settled()
+        held = await place.controller.ask(Read(lambda desk: list(desk.ledger.live)))
+        assert held == []
+        assert engine.running == {}
+        await self.restarted(kill=False)
+        assert place.environments() == []
+
+    async def left(self):
+        counts = Read(lambda desk: [job.state for job in desk.ledger.jobs.open.values()])
+        open_states = await self.place.controller.ask(counts)
+        return JobState.RUNNING in open_states or JobState.QUEUED in open_states

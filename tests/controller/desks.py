@@ -1,0 +1,194 @@
+"""A controller with a fake engine and a real file, which can be killed at any point."""
+
+import asyncio
+import inspect
+import os
+
+from fake_engine import FakeEngine
+
+from gridhand.controller.controller import Controller
+from gridhand.controller.looking import Wanted
+from gridhand.core.check import check_history, check_rebuild, check_state
+from gridhand.core.jobs import JobState, Work
+from gridhand.core.requests import Request
+from gridhand.home import Home
+from gridhand.store.base import OutcomeUnknown
+from gridhand.store.sqlite import SqliteStore
+
+PATIENCE_S = 20
+
+
+class FailingStore:
+    """The real store, some of whose next commits fail.
+
+    A fault is an error that is raised instead of writing; a pair of it and True is raised after.
+    """
+
+    def __init__(self, path):
+        self._store = SqliteStore(path)
+        self.faults = []
+        self.down = None  # an error that every commit meets
+        self.refused = 0
+        self._written = False
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def commit(self, batch):
+        fault = self.faults.pop(0) if self.faults else self.down
+        error, written = fault if isinstance(fault, tuple) else (fault, False)
+        if error is None or written:
+            self._store.commit(batch)
+        if error is not None:
+            self.refused += 1
+            self._written = written
+            raise error
+
+    def recover(self):
+        """It cannot tell whether it was written: those who have to know read it anew."""
+        self._store.recover()
+        if self._written:
+            self._written = False
+            raise OutcomeUnknown("not yet")
+        return False
+
+
+class Place:
+    """A home, an engine that outlives controllers, and the controller of the moment."""
+
+    def __init__(self, folder, **engine):
+        self.home = Home(str(folder))
+        self.home.make()
+        self.engine = FakeEngine(**engine)
+        self.controller = None
+
+    async def open(self, *, store=None, new_cluster=False):
+        self.store = FailingStore(store or self.home.store)
+        self.controller = Controller(self.home, self.store, self.engine)
+        await self.controller.open(new_cluster=new_cluster)
+        return self.controller
+
+    async def close(self):
+        if self.controller is not None:
+            controller, self.controller = self.controller, None
+            await controller.close()
+
+    async def kill(self):
+        """As with kill -9: nothing more is sent or written, though the store is free again."""
+        controller, self.controller = self.controller, None
+        self.engine.sink = None
+        runner = controller.runner
+        runner._closed = True
+        for task in [*runner._tasks, *controller._background]:
+            task.cancel()
+        await asyncio.gather(*runner._tasks, *controller._background, return_exceptions=True)
+        controller.attached.close()
+        controller.sessions.close()
+        controller.stopping.set()
+        await asyncio.to_thread(controller.calls.close)
+        await asyncio.sleep(0)
+
+    async def restart(self, **how):
+        await self.kill()
+        return await self.open(**how)
+
+    async def submit(self, cpu=1, *, op_id=None, indices=(), after=(), environment=None, **wishes):
+        wishes.setdefault("detached", True)
+        kept = await self.controller.keep({} if environment is None else environment)
+        work = Work("ann", ("true",), "/", Request.of(cpu=cpu), environment=kept, **wishes)
+        ids = await self.controller.submit(op_id, work, indices=tuple(indices), after=tuple(after))
+        return ids if indices else ids[0]
+
+    async def job(self, id):
+        return (await self.controller.job(id)).job
+
+    async def state(self, id):
+        return (await self.job(id)).state
+
+    async def running(self):
+        found = await self.controller.jobs(Wanted(states=(JobState.RUNNING,), limit=10_000))
+        return sorted(seen.job.id for seen in found)
+
+    async def until(self, look):
+        """What `look` answers, once it is something: looked at after each turn of the loop."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                if found := await answer(look):
+                    return found
+                await asyncio.sleep(0.001)
+
+    async def sent(self, *keys):
+        """Until these run on the node."""
+        await self.until(lambda: all(key in self.engine.running for key in keys))
+
+    async def ended(self, *ids):
+        """The jobs, once they are over and their node has forgotten them."""
+
+        async def over():
+            jobs = [await self.job(id) for id in ids]
+            known = {job for job, _ in (*self.engine.ended, *self.controller.runner._fences)}
+            return jobs if not any(job.open or job.id in known for job in jobs) else None
+
+        found = await self.until(over)
+        return found[0] if len(ids) == 1 else found
+
+    def environments(self):
+        return sorted(os.listdir(self.home.environments))
+
+    async def quiet(self):
+        """Until nothing is on its way in either direction."""
+        runner = self.controller.runner
+        await self.until(lambda: not runner._outbox and not runner._ends)
+
+    async def check(self):
+        """The ledger is sound, and is what the events and the rows say; each ended once."""
+        ask, calls = self.controller.ask, self.controller.calls
+        # Asked in one turn, so of one and the same moment.
+        dumped, events = await asyncio.gather(ask(calls.dump()), ask(calls.events(0, 1_000_000)))
+        assert check_state(dumped) == []
+        plain = [event._asdict() for event in events]
+        assert check_history(plain) == []
+        assert check_rebuild(plain, dumped) == []
+        ended = [event.subject for event in events if event.kind == "job.ended"]
+        assert len(ended) == len(set(ended))
+        freed = [event.subject for event in events if event.kind in FREED]
+        assert len(freed) == len(set(freed))
+
+
+FREED = ("allocation.released", "allocation.lost", "allocation.expired")
+
+
+async def answer(look):
+    found = look()
+    return await found if asyncio.iscoroutine(found) else found
+
+
+def in_place(**engine):
+    """A test as a coroutine that is given an open place, which is checked and closed after it."""
+
+    def wrap(test):
+        own = [one for one in inspect.signature(test).parameters.values() if one.name != "place"]
+
+        def run(tmp_path, **given):
+            asyncio.run(_in_place(test, tmp_path / "home", engine, given))
+
+        named = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = inspect.Signature([named, *own])
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+        run.pytestmark = getattr(test, "pytestmark", [])
+        return run
+
+    return wrap
+
+
+async def _in_place(test, folder, engine, given):
+    place = Place(folder, **engine)
+    try:
+        await place.open()
+        await test(place, **given)
+        if place.controller is not None:
+            await place.quiet()
+            await place.check()
+            assert place.controller.failure is None
+    finally:
+        await place.close()

@@ -1,0 +1,119 @@
+"""An engine without processes: attempts run until a test says how they end.
+
+It keeps what a node would keep, so it outlives the controllers that open it one after the other,
+and it may be told to be away, or to lose what it is asked.
+"""
+
+from gridhand.core.errors import StoreInvalid
+from gridhand.core.nodes import Node
+from gridhand.core.views import node_row
+from gridhand.engines.base import Known
+
+
+class FakeEngine:
+    """One node. Nothing happens by itself: starts, stops and ends are asked for and counted."""
+
+    def __init__(self, cpu=4, name="n1"):
+        self.node = node_row(Node.of(name, cpu=cpu, memory="8GB"))
+        self.running = {}
+        self.ended = {}
+        self.orders = []  # all that really were started, in order
+        self.asked = []  # all that was asked for, what was lost on the way too
+        self.stops = []
+        self.signals = []
+        self.epoch = 0
+        self.away = False
+        self.immediate = True  # what is told to stop does so at once
+        self.sink = None
+
+    # ---- what the controller asks
+
+    async def epoch_seen(self):
+        return self.epoch
+
+    async def open(self, epoch, sink):
+        if epoch < self.epoch:
+            raise StoreInvalid(f"epoch {self.epoch} was here; {epoch} is over")
+        self.epoch, self.sink, self.away = epoch, sink, False
+        sink.node_changed(self.node, [])
+        return self.known()
+
+    async def start(self, orders):
+        self.asked += [key_of(order) for order in orders]
+        if self.away:
+            return
+        for order in orders:
+            self._begin(order)
+        self.sink.spawned([self.running[key] for key in map(key_of, orders) if key in self.running])
+        over = [self.ended[key] for key in map(key_of, orders) if key in self.ended]
+        if over:
+            self.sink.ended(over)
+
+    def _begin(self, order):
+        key = key_of(order)
+        if key not in self.running and key not in self.ended:
+            self.orders.append(order)
+            self.running[key] = fact(*key, order["fence"], state="running")
+
+    async def stop(self, key, reason, grace_ms):
+        self.stops.append((key, str(reason)))
+        if self.away:
+            return
+        if key in self.running:
+            if self.immediate:
+                self.end(key, reason=str(reason), signal=15, code=None)
+        elif key in self.ended:
+            self.sink.ended([self.ended[key]])
+        else:
+            end = {"reason": str(reason), "message": "it was stopped before it was started"}
+            self.sink.ended([fact(*key, None, end=end)])
+
+    async def signal(self, key, signum):
+        self.signals.append((key, signum))
+        return key in self.running
+
+    async def forget(self, keys):
+        if not self.away:
+            for key in keys:
+                self.ended.pop(key, None)
+
+    async def read_log(self, path, offset, limit):
+        return []
+
+    async def log_size(self, path):
+        return 0
+
+    def facts(self):
+        return {"pid": 0}
+
+    async def close(self, *, end):
+        self.sink = None
+
+    # ---- what a test does to it
+
+    def known(self):
+        return Known(list(self.running.values()), list(self.ended.values()))
+
+    def end(self, key, *, reason="exit", code=0, tell=True, **more):
+        """The process is over; without `tell` nobody hears of it until they ask."""
+        running = self.running.pop(key)
+        end = {"reason": reason, "code": code, "ran_ms": 5, **more}
+        self.ended[key] = {**running, "state": "ended", "end": end}
+        if tell and self.sink is not None and not self.away:
+            self.sink.ended([self.ended[key]])
+
+    def come_back(self):
+        """After it was away: what it knows now, as an agent that is reached again tells."""
+        self.away = False
+        self.sink.returned(self.known())
+
+    def started(self, key):
+        return sum(key_of(order) == key for order in self.orders)
+
+
+def key_of(order):
+    return order["job"], order["attempt"]
+
+
+def fact(job, attempt, fence, *, state="ended", **more):
+    return {"job": job, "attempt": attempt, "fence": fence, "state": state, **more}

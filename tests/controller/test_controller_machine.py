@@ -1,0 +1,46 @@
+"""Thousands of steps on a controller and its node: nothing runs twice, is lost, or stays held."""
+
+import time
+
+import pytest
+from controller_machine import ControllerMachine, Steps
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+LEAST_STEPS = 1_200
+
+
+def runs(examples, steps=40):
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=False,
+        print_blob=True,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch):
+    """What is tried again is tried again at once, and what is away is given up at once."""
+    monkeypatch.setattr("gridhand.controller.keeper._RECOVERY_S", 0.0)
+    monkeypatch.setattr("gridhand.controller.keeper._RETRY_S", 0.01)
+    monkeypatch.setattr("gridhand.controller.running._AGAIN_S", 0.001)
+
+
+@pytest.mark.timeout(600)  # a failure takes its time to become a small one
+def test_any_order_of_calls_ends_losses_and_restarts_keeps_the_promises():
+    before = Steps.count
+    run_state_machine_as_test(ControllerMachine, settings=runs(70))
+    assert Steps.count - before >= LEAST_STEPS
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_any_order_of_very_many_calls_ends_losses_and_restarts_keeps_the_promises():
+    before, start = Steps.count, time.monotonic()
+    run_state_machine_as_test(ControllerMachine, settings=runs(600, steps=60))
+    steps, seconds = Steps.count - before, time.monotonic() - start
+    print(f"controller machine: {steps} steps in {seconds:.0f} s, {steps / seconds:.0f} a second")
+    assert steps >= 10 * LEAST_STEPS
