@@ -82,7 +82,8 @@ class FakeController:
 
     def close(self) -> None:
         """As a controller that is killed: the socket stays, and every connection breaks."""
-        self._listening.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it was closed before
+            self._listening.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listening.close()
         for one in list(self._open):

@@ -19,7 +19,7 @@ import uvicorn
 from gridhand.api.app import make_app
 from gridhand.api.callers import PeerProtocol
 from gridhand.controller.controller import Controller, local_controller
-from gridhand.core.errors import GridError
+from gridhand.core.errors import GridError, StoreOwned
 from gridhand.home import Home
 
 BACKLOG = 1024
@@ -44,6 +44,8 @@ def serve(
     try:
         return asyncio.run(_serve(home, store or home.store, ready_fd, new_cluster))
     except GridError as error:
+        if isinstance(error, StoreOwned):
+            error.hint = "`grid status` shows the controller that runs; `grid stop` ends it."
         _tell(ready_fd, f"error: {error}\nhint: {error.hint}\n")
         raise
 
@@ -116,8 +118,13 @@ def _listening(path: str) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def _stopped_by_signals(controller: Controller) -> Iterator[None]:
     loop = asyncio.get_running_loop()
+
+    def stop(name: str) -> None:
+        _log.info("told to stop by %s", name)
+        controller.stopping.set()
+
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, controller.stopping.set)
+        loop.add_signal_handler(signum, stop, signum.name)
     try:
         yield
     finally:

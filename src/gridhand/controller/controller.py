@@ -357,6 +357,7 @@ class Controller:
         count = sum((await self.counts()).values())
         if count and jobs == "refuse":
             raise JobsRunning(count)
+        _log.info("told to stop by a client, with %d jobs: %s", count, jobs)
         if jobs == "kill":
             self._dispatch.pause()
             try:
