@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socketserver
 import subprocess
 import sys
@@ -16,6 +17,11 @@ import pytest
 
 from gridhand import __version__
 from gridhand.cli.main import COMMANDS, make_cli, run
+
+# Behind `nohup` or `&` some signals are ignored, and so they would be in every child.
+for _signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, signal.SIG_DFL)
 
 SESSION = "5e" * 16
 

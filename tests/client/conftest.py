@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-FAKE = Path(__file__).parent / "fake_controller.py"
+from client_starts import FAKE, started
 
 
 @pytest.fixture
@@ -35,12 +35,6 @@ def fake_serve(home, monkeypatch):
     """What is started in place of a controller is the fake one."""
     monkeypatch.setattr("gridhand.client.launching.COMMAND", [sys.executable, str(FAKE), "serve"])
     return home
-
-
-def started(home):
-    """The pids of the controllers that were started in this home."""
-    file = home / "starts"
-    return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 def _command(pid):

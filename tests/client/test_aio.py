@@ -5,7 +5,7 @@ import contextlib
 import socket
 
 import pytest
-from conftest import started
+from client_starts import started
 from fake_controller import DROP, FakeController, chunked, frame, problem, reply
 
 from gridhand.client import connect

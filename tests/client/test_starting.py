@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import FAKE, started
+from client_starts import FAKE, started
 from fake_controller import DROP, FakeController, chunked, frame, reply
 
 from gridhand import __version__

@@ -12,9 +12,10 @@ import pytest
 from gridhand.engines.local import LocalEngine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
-pytest.register_assert_rewrite("fake_engine")
+if "fake_engine" not in sys.modules:
+    pytest.register_assert_rewrite("fake_engine")
 
-from fake_engine import FakeEngine  # noqa: E402
+from fake_engine import FakeEngine
 
 PATIENCE_S = 30
 
