@@ -32,6 +32,7 @@ OWNER = "gridhand"  # in whose name nodes are registered and ends are noted
 _AGAIN_S = 0.5
 _MOST_ENDS = 1000  # in one transaction
 _MOST_STARTS = 64
+_MOST_OVER = 10_000
 _GIVEN_UP_MS = 10_000  # to end in, for what is no longer ours
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Runner:
         self._outbox: deque[tuple[str, Job, Allocation | None]] = deque()
         self._ends: dict[Key, Fact] = {}
         self._writing: set[Key] = set()
+        self._over: dict[Key, None] = {}  # the latest of those whose end is durable
         self._wake_out, self._wake_in = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -140,8 +142,10 @@ class Runner:
         """A change that is durable now."""
         if kind in ("job.started", "job.stopping"):
             assert job.attempt is not None
-            self._fences[job.id, job.attempt.number] = job.attempt.allocation
-            self._send(kind, job, held)
+            key = job.id, job.attempt.number
+            if key not in self._over:
+                self._fences[key] = job.attempt.allocation
+                self._send(kind, job, held)
         elif job.attempts:
             self._give_up((job.id, job.attempts[-1].number))
 
@@ -243,10 +247,17 @@ class Runner:
                 self._writing = set(keys)
                 await self._write_ends(facts)
                 self._writing = set()
-                for key in keys:
-                    self._fences.pop(key, None)
-                    self._strangers.discard(key)
+                self._note_over(keys)
                 await self._engine.forget(keys)
+
+    def _note_over(self, keys: Sequence[Key]) -> None:
+        """Their ends are durable. Whoever looked at the ledger before may think that they run."""
+        for key in keys:
+            self._fences.pop(key, None)
+            self._strangers.discard(key)
+            self._over[key] = None
+        for key in list(self._over)[: max(0, len(self._over) - _MOST_OVER)]:
+            del self._over[key]
 
     async def _write_ends(self, facts: Sequence[Fact]) -> None:
         ended = tuple(one for fact in facts if (one := self._read(fact)) is not None)
@@ -344,6 +355,8 @@ class Runner:
     ) -> None:
         for key, (job, held) in under_way.items():
             assert job.attempt is not None
+            if key in self._over:
+                continue
             self._fences[key] = job.attempt.allocation
             if key in over:
                 self.ended([over[key]])
