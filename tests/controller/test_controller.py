@@ -63,6 +63,23 @@ async def test_what_was_started_and_not_noted_is_adopted(place):
     assert (job.state, job.attempts[0].exit_code) == (JobState.FAILED, 7)
 
 
+@in_place()
+async def test_who_looked_before_the_end_was_durable_starts_nothing_again(place):
+    """A node has forgotten it by then, and would run it a second time."""
+    id = await place.submit()
+    await place.sent(FIRST)
+    job = await place.job(id)
+    held = await place.controller.ask(Read(lambda desk: desk.ledger.live[job.attempt.allocation]))
+    place.engine.end(FIRST)
+    await place.ended(id)
+    await place.until(lambda: FIRST not in place.engine.ended)
+    place.controller.runner.changed("job.started", job, held)
+    await place.quiet()
+    other = await place.submit()
+    await place.sent((other, 1))
+    assert place.engine.started(FIRST) == 1
+
+
 async def is_started(place, id):
     return (await place.job(id)).attempt.started is not None
 
