@@ -185,7 +185,7 @@ class ControllerMachine(RuleBasedStateMachine):
             place.controller.runner.ended([engine.ended[key]])  # what was not told
         await place.until(lambda: place.engine.ended == {})
         await place.quiet()
-        await place.controller.ask(Read(lambda desk: None))  # which settles what was in doubt
+        await place.until(lambda: not place.controller._keeper._doubt)  # which mends itself
         await place.until(lambda: len(place.controller.runner._tasks) <= 2)  # those that stay
         await place.quiet()
         await self.check()

@@ -413,6 +413,30 @@ def test_a_store_that_stays_away_is_read_again_later(grid, store, written, monke
     grid.allocate(cpu=2)
 
 
+def test_what_is_in_doubt_is_read_again_though_nobody_asks(grid, store, monkeypatch):
+    monkeypatch.setattr("gridhand.controller.keeper._RECOVERY_S", 0.0)
+    looks = []
+    real = store._store.recover
+
+    def recover():
+        looks.append(None)
+        if len(looks) < 3:  # away for a while: it is tried until it answers
+            raise StoreUnavailable("not yet")
+        return real()
+
+    store._store.recover = recover
+    store.faults.append((True, OutcomeUnknown("connection lost")))
+    with pytest.raises(StoreUnavailable):
+        grid.allocate(cpu=3)
+    keeper = grid._backend._keeper
+    deadline = time.monotonic() + 30
+    while not keeper._desk.ledger.live:  # what had been written is known then, and acted on
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(looks) == 3
+    assert grid.check() == []
+
+
 def test_an_error_that_nobody_knows_is_an_unknown_outcome(grid, store):
     store.faults.append((True, RuntimeError("a bug in a driver")))
     with pytest.raises(GridError):

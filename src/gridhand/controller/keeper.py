@@ -191,6 +191,8 @@ class Keeper:
     # ---- time
 
     def _due(self) -> bool:
+        if self._doubt:  # what was written may have to be acted on, though nobody asks
+            return True
         now = self.clock.now()
         deadline = self._desk.ledger.next_deadline()
         if deadline is not None and deadline <= now:
@@ -201,6 +203,8 @@ class Keeper:
 
     def _patience_s(self) -> float | None:
         """How long to wait for a command before something is due by itself."""
+        if self._doubt:
+            return _RETRY_S
         if self._dispatch is not None and self._dispatch.due(self.clock.now()):
             return _RETRY_S if self._refused else 0.0
         dues = [self._desk.ledger.next_deadline(), self._line.next_due()]
