@@ -281,7 +281,7 @@ class Standing:
     def order(self, job, *argv, **options):
         defaults = {
             "attempt": 1,
-            "fence": "a1",
+            "fence": f"a-{job}-{options.get('attempt', 1)}",
             "node": "here",
             "cwd": str(self.path),
             "env": {"PATH": os.defpath},

@@ -22,7 +22,7 @@ def test_who_it_is_and_what_the_node_has(agent):
 
 def test_how_it_ended_is_told(node, agent):
     [fact] = agent.start(node.order("j", "/bin/sh", "-c", "echo out; echo error >&2; exit 7"))
-    assert (fact["job"], fact["attempt"], fact["fence"]) == ("j", 1, "a1")
+    assert (fact["job"], fact["attempt"], fact["fence"]) == ("j", 1, "a-j-1")
     assert fact["state"] in ("running", "ended")  # it may be over by then
     assert fact["pid"] > 0
     end = agent.ends()["j"]
@@ -104,7 +104,7 @@ def test_the_environment_says_what_was_granted(node, agent):
         "GRIDHAND_JOB_ID": "j",
         "GRIDHAND_ATTEMPT": "1",
         "GRIDHAND_NODE": "here",
-        "GRIDHAND_ALLOCATION_ID": "a1",
+        "GRIDHAND_ALLOCATION_ID": "a-j-1",
         "GRIDHAND_CPUS": "1.5",
         "CUDA_VISIBLE_DEVICES": "",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

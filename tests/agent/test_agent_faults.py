@@ -39,7 +39,7 @@ def test_a_new_agent_finds_what_runs_and_what_ended(node, agent):
     listed = again.ask("list")
     assert [(one["job"], one["pid"]) for one in listed["running"]] == [("runs", pid)]
     assert {one["job"]: one["end"]["code"] for one in listed["ended"]} == {"ended": 3, "away": 0}
-    assert [one["fence"] for one in listed["running"]] == ["a1"]
+    assert [one["fence"] for one in listed["running"]] == ["a-runs-1"]
     [known] = again.start(runs)
     assert known["pid"] == pid
     held.open()

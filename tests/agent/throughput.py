@@ -68,7 +68,7 @@ class Counter:
 
 def job(folder, number, memory_bytes):
     return {
-        "job": str(number), "attempt": 1, "fence": "f", "node": "n", "argv": ["/bin/true"],
+        "job": str(number), "attempt": 1, "fence": f"f{number}", "node": "n", "argv": ["/bin/true"],
         "cwd": folder, "env": {"PATH": os.defpath}, "cores": 10_000, "pin": True,
         "memory_bytes": memory_bytes, "processes": 4096, "devices": [], "gpu_memory": {},
         "time_limit_ms": 60_000, "grace_ms": 1000, "stdout": f"{folder}/{number}.out",

@@ -36,6 +36,7 @@ class Steps:
     """How many were taken, of all examples together."""
 
     count = 0
+    waiting = 0  # and how many were seen to be lined up
 
 
 class ControllerMachine(RuleBasedStateMachine):
@@ -48,6 +49,11 @@ class ControllerMachine(RuleBasedStateMachine):
         self.wiped = Counter()
         self.ops = 0
         self.do(self.place.open())
+        self.submit(
+            2, 9, 1, False
+        )  # of which some are lined up once it is known how short they are
+        self.breathe(10)
+        self.end(0, 0, True)
         for cpu in (1, 2, 3):
             self.submit(cpu, 0, 1, False)
 
@@ -64,7 +70,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     # ---- what users do
 
-    @rule(cpu=st.integers(1, 4), count=st.integers(0, 3), after=INDEX, tries=st.booleans())
+    @rule(cpu=st.integers(1, 4), count=st.integers(0, 9), after=INDEX, tries=st.booleans())
     def submit(self, cpu, count, after, tries):
         self.ops += 1
         more = {"op_id": f"op{self.ops}", "indices": tuple(range(count))}
@@ -113,12 +119,22 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(which=INDEX, code=st.integers(0, 1), tell=st.booleans())
     def end(self, which, code, tell):
-        if key := self.some(which, self.engine.running):
+        if key := self.some(which, filter(self.engine.begun, self.engine.running)):
             self.do(self.called(self.engine.end, key, code=code, tell=tell))
+
+    @rule(which=INDEX)
+    def give_back(self, which):
+        if key := self.some(which, self.waiting()):
+            self.do(self.called(self.engine.give_back, key))
+
+    def waiting(self):
+        found = [key for key in self.engine.running if not self.engine.begun(key)]
+        Steps.waiting += len(found)
+        return found
 
     @rule(which=INDEX, reason=st.sampled_from(["node_lost", "agent_lost", "oom"]))
     def lose_one(self, which, reason):
-        if key := self.some(which, self.engine.running):
+        if key := self.some(which, filter(self.engine.begun, self.engine.running)):
             self.do(self.called(self.engine.end, key, reason=reason, code=None))
 
     @rule()
@@ -225,7 +241,7 @@ class ControllerMachine(RuleBasedStateMachine):
         await self.asked(place.controller.ask(SetHealth("ann", name="n1", health=Health.UP)))
         async with asyncio.timeout(30):
             while await self.left():
-                for key in list(engine.running):
+                for key in [key for key in engine.running if engine.begun(key)]:
                     engine.end(key)
                 for key in list(engine.ended):
                     place.controller.runner.ended([engine.ended[key]])

@@ -44,7 +44,7 @@ class FakeEngine:
             return
         for order in orders:
             self._begin(order)
-        self.sink.spawned([self.running[key] for key in map(key_of, orders) if key in self.running])
+        self.sink.spawned([self.running[key] for key in map(key_of, orders) if self.begun(key)])
         over = [self.ended[key] for key in map(key_of, orders) if key in self.ended]
         if over:
             self.sink.ended(over)
@@ -53,14 +53,25 @@ class FakeEngine:
         key = key_of(order)
         if key not in self.running and key not in self.ended:
             self.orders.append(order)
-            self.running[key] = fact(*key, order["fence"], state="running")
+            self.running[key] = fact(*key, order["fence"], state="running", pid=None)
+            self._take_turns(order["fence"])
+
+    def _take_turns(self, fence):
+        """Of those with one fence the first runs, and the others wait: as the starter has it."""
+        line = [key for key, one in self.running.items() if one["fence"] == fence]
+        if line and not self.begun(line[0]):
+            self.running[line[0]] = {**self.running[line[0]], "pid": len(self.orders)}
+            return [self.running[line[0]]]
+        return []
 
     async def stop(self, key, reason, grace_ms):
         self.stops.append((key, str(reason)))
         if self.away:
             return
         if key in self.running:
-            if self.immediate:
+            if not self.begun(key):
+                self.end(key, reason=str(reason), code=None, ran_ms=0)
+            elif self.immediate:
                 self.end(key, reason=str(reason), signal=15, code=None)
         elif key in self.ended:
             self.sink.ended([self.ended[key]])
@@ -99,8 +110,18 @@ class FakeEngine:
         running = self.running.pop(key)
         end = {"reason": reason, "code": code, "ran_ms": 5, **more}
         self.ended[key] = {**running, "state": "ended", "end": end}
+        next_ones = self._take_turns(running["fence"])
         if tell and self.sink is not None and not self.away:
             self.sink.ended([self.ended[key]])
+            self.sink.spawned(next_ones)
+
+    def give_back(self, key):
+        """It has waited for its turn for too long."""
+        assert not self.begun(key)
+        self.end(key, reason="returned", code=None, ran_ms=0)
+
+    def begun(self, key):
+        return key in self.running and self.running[key].get("pid", 0) is not None
 
     def come_back(self):
         """After it was away: what it knows now, as an agent that is reached again tells."""

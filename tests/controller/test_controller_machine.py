@@ -34,6 +34,7 @@ def test_any_order_of_calls_ends_losses_and_restarts_keeps_the_promises():
     before = Steps.count
     run_state_machine_as_test(ControllerMachine, settings=runs(70))
     assert Steps.count - before >= LEAST_STEPS
+    assert Steps.waiting  # else nothing was ever lined up
 
 
 @pytest.mark.soak

@@ -160,7 +160,7 @@ def test_how_an_attempt_ends(reason, code, policy, leads_to):
 
 
 def test_every_reason_ends_a_job_somewhere():
-    for reason in Reason:
+    for reason in set(Reason) - {Reason.RETURNED}:
         job = ended(running(retry=RetryPolicy(on=frozenset())), reason, 1)
         assert not job.open
         assert job.reason is reason

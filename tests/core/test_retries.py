@@ -218,8 +218,18 @@ def test_a_policy_made_by_hand_is_checked_too():
         RetryPolicy(on=frozenset({Reason.CANCELLED}))
 
 
+def test_what_never_began_comes_back_whatever_the_policy_and_counts_for_nothing():
+    never = RetryPolicy(on=frozenset())
+    assert again(never, attempts(Reason.RETURNED), REQUEST) == Again(REQUEST, 0)
+    twice = RetryPolicy(tries=2)
+    assert again(twice, attempts(Reason.RETURNED, Reason.EXIT), REQUEST) is not None
+    assert again(twice, attempts(Reason.RETURNED, Reason.EXIT, Reason.EXIT), REQUEST) is None
+    with pytest.raises(InvalidInput):
+        RetryPolicy.of(1, on="returned")
+
+
 def test_every_cause_can_be_named():
-    for cause in set(Reason) - FINAL:
+    for cause in set(Reason) - FINAL - {Reason.RETURNED}:
         assert RetryPolicy.of(1, on=cause).on == {cause}
         assert again(RetryPolicy.of(1, on=cause), attempts(cause), REQUEST) is not None
     assert not LOSSES & FINAL

@@ -104,6 +104,61 @@ def test_a_killed_controller_between_all_of_it_again_and_again(machine, tmp_path
     assert {len(job["attempts"]) for job in jobs.values()} == {1}
 
 
+def of_array(machine, count):
+    found = machine.jobs("--all", "--limit", "10000")
+    jobs = {job["array_index"]: job for job in found.values()}
+    assert len(jobs) == count
+    return jobs
+
+
+SHORT = ("-c", "1", "-a", "0-399", "--detach", "--", "sh", "-c")
+
+
+@pytest.mark.parametrize("victims", VICTIMS.values(), ids=VICTIMS)
+def test_short_tasks_in_line_outlive_kills_and_each_runs_once(machine, tmp_path, victims):
+    """Most are lined up on the node when those who sent them there die, and go on."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    one = f"echo $GRIDHAND_JOB_ID >> {notes}/$GRIDHAND_ARRAY_TASK_ID; exit $((GRIDHAND_ARRAY_TASK_ID % 7))"  # fmt: skip
+    machine.run(*SHORT, one, check=0)
+    for number in range(3):
+        until(lambda number=number: len(list(notes.iterdir())) > 40 * (number + 1))
+        for process in [getattr(machine, name) for name in victims]:
+            machine.kill(process)
+        time.sleep(0.3)
+        machine.grid("status", check=0)
+    until(lambda: not any(machine.status()["jobs"].values()))
+    for index, job in of_array(machine, 400).items():
+        assert job["exit_code"] == index % 7, job
+        assert (notes / str(index)).read_text() == f"{job['id']}\n", "it ran more than once"
+
+
+def test_a_long_task_among_short_ones_holds_nobody_up(machine, tmp_path):
+    """Those behind it go back to the queue, and run beside it."""
+    slow = tmp_path / "slow"
+    one = f"if [ $GRIDHAND_ARRAY_TASK_ID = 100 ]; then touch {slow}; sleep 600; fi"
+    machine.run(*SHORT, one, check=0)
+    until(lambda: machine.status()["jobs"] == {"queued": 0, "running": 1}, timeout=60)
+    assert slow.exists()
+    jobs = of_array(machine, 400)
+    assert {index for index, job in jobs.items() if job["state"] != "succeeded"} == {100}
+    machine.grid("cancel", jobs[100]["id"], check=0)
+    until(lambda: machine.status()["jobs"] == {"queued": 0, "running": 0})
+
+
+def test_an_array_in_line_is_cancelled_as_a_whole(machine, tmp_path):
+    one = f"echo x >> {tmp_path}/ran; sleep 0.02"
+    done = machine.run("-c", "1", "-a", "0-4999", "--detach", "--json", "--", "sh", "-c", one)
+    assert done.returncode == 0
+    until(lambda: (tmp_path / "ran").exists() and len((tmp_path / "ran").read_text()) > 100)
+    (job,) = machine.jobs("--limit", "1").values()
+    machine.grid("cancel", job["array"], check=0)
+    until(lambda: not any(machine.status()["jobs"].values()), timeout=60)
+    ran = (tmp_path / "ran").read_text()
+    time.sleep(0.5)
+    assert (tmp_path / "ran").read_text() == ran, "one of them began after that"
+
+
 def test_a_client_that_waits_sees_nothing_of_a_killed_controller(machine):
     client = machine.start("run", *SMALL, "--", "sh", "-c", "echo one; sleep 3; echo two; exit 9")
     assert client.stdout.readline() == "one\n"

@@ -147,11 +147,16 @@ class Agent:
         return {**name, "state": "refused", "message": refused.get(one.key, "it was not started")}
 
     def _begun(self, run: Run, told: Facts) -> None:
+        late = run.waiting_since is not None
         run.took(told)
         if run.exit is not None:
             self._leader_ended(run, may_have_left=True)
             return
-        self.pinning.begun(run)
+        if run.waiting_since is not None:
+            if run.stopping:
+                self.stopping.take_out([run])
+            return
+        self.pinning.begun(run, late=late)
         self._keep_to_limits(run)
         if run.stopping:
             self.stopping.carry_out(run)
@@ -163,9 +168,9 @@ class Agent:
 
     def _arm(self, run: Run) -> None:
         """Come back when its time is over."""
-        if run.note.deadline is None or run.end is not None:
+        if run.due is None or run.end is not None:
             return
-        left_s = (run.note.deadline - processes.boot_ms()) / 1000
+        left_s = (run.due - processes.boot_ms()) / 1000
         if left_s <= 0:
             words = overrun(run.note.time_limit_ms or 0)
             self.stopping.stop(run, "timeout", words, run.note.grace_ms)
@@ -198,6 +203,8 @@ class Agent:
     # ---- what has ended
 
     def _event(self, event: Facts) -> None:
+        if event.get("event") == "begun":
+            self._turns_came(event["attempts"])
         if event.get("event") != "ended":
             return
         left = event.get("strays", True)
@@ -209,6 +216,20 @@ class Agent:
                 run.took(told)
                 self._leader_ended(run, may_have_left=left)
         self._flush()
+
+    def _turns_came(self, attempts: list[Facts]) -> None:
+        """These had waited for others, and have begun by themselves."""
+        keys = [self._adopt_one(told) for told in attempts]
+        begun = [self.runs[key].fact() for key in keys if key in self.running]
+        if begun:
+            self._tell({"event": "begun", "attempts": begun})
+
+    def take_back(self, longer_ms: int) -> None:
+        """Those that have waited longer than that for their turn had better go elsewhere."""
+        since = processes.boot_ms() - longer_ms
+        waiting = [one for one in self.running.values() if (one.waiting_since or since) < since]
+        if waiting:
+            self.stopping.take_out(waiting)
 
     def _leader_ended(self, run: Run, *, may_have_left: bool) -> None:
         """It is over, unless some of it is left, as a group tells better than the starter."""
@@ -283,6 +304,9 @@ class Agent:
         for run in [one for one in self.running.values() if one.key not in known]:
             if run.key in doubtful:
                 self._fail(run, "it could not be started: the starter did not answer")
+            elif run.waiting_since is not None:
+                run.exit = {"reason": "returned", "message": "the starter has lost what it knew"}
+                self._close(run)
             elif run.pid is not None and run.clearing is None:
                 run.exit = run.exit or _forgotten()
                 self._close(run)
@@ -294,7 +318,7 @@ class Agent:
             run = Run.adopted(told)
             self._know(run)
             self.pinning.keep(run)
-            if run.exit is None:
+            if run.exit is None and run.waiting_since is None:
                 self._keep_to_limits(run)
         elif run.pid is None and run.end is None:
             self._begun(run, told)

@@ -18,7 +18,7 @@ class Attempt:
 
     __slots__ = (
         "attempt", "begun", "boot", "cgroups", "doomed", "end", "fence", "inherited", "job", "note",
-        "pid", "start", "written",
+        "pid", "start", "waiting", "written",
     )  # fmt: skip
 
     def __init__(
@@ -40,14 +40,20 @@ class Attempt:
         self.doomed = ""  # why it is being killed before it has really begun
         self.inherited = False  # another starter's child, so nobody is told how it ends
         self.written = True  # whether its end is on disk
+        self.waiting = False  # for another of the same fence to be over
 
     @property
     def key(self) -> Key:
         return self.job, self.attempt
 
+    def begin(self) -> None:
+        """Its turn has come."""
+        self.waiting = False
+        self.begun = {"begun_ms": processes.wall_ms(), "begun_boot_ms": processes.boot_ms()}
+
     def intent(self) -> Record:
         return {
-            "do": "begin",
+            "do": "wait" if self.waiting else "begin",
             **self.name(),
             "fence": self.fence,
             "cgroups": self.cgroups,
@@ -81,13 +87,19 @@ class Attempt:
         return {
             **self.name(),
             "fence": self.fence,
-            "state": "running" if self.end is None else "ended",
+            "state": self.state,
             "pid": self.pid,
             "start": self.start,
             **self._noted(),
             **self.begun,
             **({} if self.end is None else {"end": self.end, "written": self.written}),
         }
+
+    @property
+    def state(self) -> str:
+        if self.end is not None:
+            return "ended"
+        return "waiting" if self.waiting else "running"
 
     def finish(self, reason: str, **facts: Any) -> None:
         now = {"ended_ms": processes.wall_ms(), "ended_boot_ms": processes.boot_ms()}
@@ -139,12 +151,10 @@ class Attempts:
         self.known[attempt.key] = attempt
         return attempt
 
-    def forget(self, keys: Iterable[Key]) -> list[Key]:
+    def forget(self, keys: Iterable[Key]) -> list[Attempt]:
         """Forget those that have ended; the others, and unknown ones, are left as they are."""
         gone = [key for key in keys if key in self.known and self._may_go(self.known[key])]
-        for key in gone:
-            del self.known[key]
-        return gone
+        return [self.known.pop(key) for key in dict.fromkeys(gone)]
 
     def _may_go(self, attempt: Attempt) -> bool:
         return attempt.end is not None and attempt.written
@@ -166,7 +176,7 @@ class Attempts:
                 self.mark = str(record["mark"])
             case "epoch":
                 self.epoch = max(self.epoch, int(record["epoch"]))
-            case "begin":
+            case "wait" | "begin" as word:
                 attempt = Attempt(
                     record["job"],
                     record["attempt"],
@@ -177,6 +187,7 @@ class Attempts:
                 )
                 attempt.begun = {name: record[name] for name in attempt.begun}
                 attempt.inherited = True
+                attempt.waiting = word == "wait"
                 self.known[attempt.key] = attempt
             case "started":
                 attempt = self.known[record["job"], record["attempt"]]
@@ -191,6 +202,10 @@ class Attempts:
         """End what an earlier starter began and did not see the end of."""
         lost = [attempt for attempt in self.known.values() if attempt.end is None]
         for attempt in lost:
+            if attempt.waiting and attempt.boot == self.boot:
+                # It is written down before one begins, so this one has not.
+                attempt.finish("returned", message="it had not begun when the starter ended")
+                continue
             message = "exit status unknown: the starter that was its parent has ended"
             if attempt.boot != self.boot:
                 message = "exit status unknown: the machine was booted since"

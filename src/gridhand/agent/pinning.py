@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from gridhand.agent.cores import Cores
 from gridhand.agent.runs import Key, Run
@@ -22,32 +22,56 @@ class Pinning:
     def __init__(self, cpus: Iterable[int], members: Callable[[Run], Iterable[int]]) -> None:
         self._cores = Cores(cpus)
         self._members = members
+        self._having: dict[Hashable, set[Key]] = {}  # by fence: these take turns on what it has
+        self._fences: dict[Key, Hashable] = {}
         self._sharing: dict[Key, tuple[Run, list[int]]] = {}  # and where each was last put
 
-    def take(self, key: Key, parts: int, *, pin: bool) -> tuple[list[int] | None, bool]:
-        """The cores for a new attempt, None for all; and whether it shares them."""
-        cores = self._cores.take(key, parts, pin=pin)
-        if self._cores.own(key) and cores:
+    def take(
+        self, key: Key, fence: Hashable, parts: int, *, pin: bool
+    ) -> tuple[list[int] | None, bool]:
+        """The cores for a new attempt, None for all; and whether it shares them.
+
+        Who comes with the fence of another has the cores of that one, once it is over.
+        """
+        first = fence not in self._having
+        self._note(key, fence)
+        if not first:
+            shares = self._cores.shares(fence)
+            return self._cores.rest() if shares else self._cores.own(fence), shares
+        cores = self._cores.take(fence, parts, pin=pin)
+        if self._cores.own(fence) and cores:
             taken = set(cores)
             for run, where in list(self._sharing.values()):
                 if taken.intersection(where):
                     self._move(run)
-        return cores, self._cores.shares(key)
+        return cores, self._cores.shares(fence)
 
-    def begun(self, run: Run) -> None:
-        """From now on it is moved along, if it shares."""
+    def _note(self, key: Key, fence: Hashable) -> None:
+        self._fences[key] = fence
+        self._having.setdefault(fence, set()).add(key)
+
+    def begun(self, run: Run, *, late: bool = False) -> None:
+        """From now on it is moved along, if it shares; one that comes `late` at once."""
         if run.note.shares:
             self._sharing[run.key] = run, self._cores.rest()
+            if late:
+                self._move(run)
 
     def keep(self, run: Run) -> None:
         """One of an agent before us."""
-        self._cores.keep(run.key, run.note.cores, shares=run.note.shares)
+        fence = run.key if run.fence is None else run.fence
+        self._note(run.key, fence)
+        self._cores.keep(fence, run.note.cores, shares=run.note.shares)
         if run.note.shares:
             self._sharing[run.key] = run, []
 
     def give_back(self, key: Key) -> None:
-        self._cores.give_back(key)
         self._sharing.pop(key, None)
+        fence = self._fences.pop(key, None)
+        having = self._having.get(fence, set())
+        having.discard(key)
+        if not having and self._having.pop(fence, None) is not None:
+            self._cores.give_back(fence)
 
     def spread(self) -> None:
         """Let those that share use all that is free by now."""

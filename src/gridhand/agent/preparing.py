@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gridhand.agent import processes
 from gridhand.agent.asked import Asked
 from gridhand.agent.environment import granted, job_environment
 from gridhand.agent.limits import Groups, Limits
@@ -27,7 +26,7 @@ def prepare(
     for name, mode in asked.own_files.items():
         if mode == "empty":
             _empty(getattr(asked, name))
-    cores, shares = pinning.take(asked.key, asked.cores, pin=asked.pin)
+    cores, shares = pinning.take(asked.key, asked.fence, asked.cores, pin=asked.pin)
     groups = limits.make(asked.job, asked.attempt, asked.memory_bytes, asked.processes)
     note = _note(asked, None if shares else cores, shares, groups)
     told = order(
@@ -48,14 +47,12 @@ def prepare(
 
 
 def _note(asked: Asked, cores: list[int] | None, shares: bool, groups: Groups) -> Note:
-    limit = asked.time_limit_ms
     note = Note(
         memory_bytes=asked.memory_bytes,
         processes=asked.processes,
         cores=cores,
         shares=shares,
-        time_limit_ms=limit,
-        deadline=None if limit is None else processes.boot_ms() + limit,
+        time_limit_ms=asked.time_limit_ms,
         grace_ms=asked.grace_ms,
         log_bytes=asked.log_bytes,
         stdout=asked.stdout,

@@ -7,8 +7,9 @@
         "to": "group" | "leader"}
     {"do": "stop", "job", "attempt", "all": true}   attempt, killed, left: pids that would not die
     {"do": "list"}                                  running, ended (with survivors), trouble
+    {"do": "return", "attempts": [[job, n], …]}     returned: those that had not begun, and will not
     {"do": "forget", "attempts": [[job, n], …]}     forgotten
-    {"do": "watch"}                                 nothing; then events: ended, strays
+    {"do": "watch"}                                 nothing; then events: begun, ended, strays
     {"do": "quit"}                                  nothing; it ends, if no job runs
 
 A job is known by `GRIDHAND_JOB_ID` in its environment, and `GRIDHAND_ATTEMPT` if that is there.
@@ -19,7 +20,8 @@ An `id` in the question is repeated in its answer. Instead of an answer there ma
 word, and `message`. `hello` comes first, and one with a lower epoch than was seen is refused, as
 is everything from a connection that said a lower one before; one without an epoch joins whoever is
 in charge. Everything may be asked again. An order's `note` is told back with all that is told of
-its attempt. `strays` is false when no process is left whose leader has ended.
+its attempt. `strays` is false when no process is left whose leader has ended. Of the attempts with
+one fence one runs at a time: the others are `waiting`, and begin when those before them are over.
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ from gridhand import __version__
 from gridhand.agent import orders, processes
 from gridhand.agent.attempts import Attempt
 from gridhand.agent.orders import Malformed, Order
-from gridhand.agent.spawning import StartFailed
 from gridhand.agent.wire import Connection
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Protocol:
             "start": self._start,
             "stop": self._stop,
             "list": self._list,
+            "return": self._return,
             "forget": self._forget,
             "watch": self._watch,
             "quit": self._quit,
@@ -123,12 +125,14 @@ class Protocol:
                 begun = self._attempts.begin(
                     order.job, order.attempt, order.fence, order.cgroups, order.note
                 )
+                self._starter.turns.take(begun, order)
                 new.append((begun, order))
         refusal = self._write_intents([attempt for attempt, _ in new])
         if not refusal and new:
             with self._starter.spawner:
                 for attempt, order in new:
-                    self._spawn(attempt, order)
+                    if not attempt.waiting:
+                        self._starter.spawn(attempt, order)
         if any(attempt.end is not None for attempt, _ in new):
             self._starter.commit()  # so that their end may be told
         return {"attempts": [self._told(order, refusal) for order in wanted]}
@@ -153,22 +157,10 @@ class Protocol:
                 refusal = self._starter.trouble = error.strerror or str(error)
         if refusal and new:
             journal.take_back(len(new))
-            for attempt in new:
+            for attempt in reversed(new):
                 del self._attempts.known[attempt.key]
+                self._starter.turns.refuse(attempt)
         return f"the starter cannot write its journal: {refusal}" if refusal else ""
-
-    def _spawn(self, attempt: Attempt, order: Order) -> None:
-        try:
-            pid, attempt.doomed = self._starter.spawner.spawn(order)
-        except StartFailed as error:
-            attempt.finish("start_failed", message=str(error))
-            self._starter.note_end(attempt)
-            return
-        # It cannot have been reaped yet, so it is there even when it has ended.
-        found = processes.process(pid)
-        attempt.pid, attempt.start = pid, found.start if found else 0
-        self._attempts.running[pid] = attempt
-        self._starter.journal.append(attempt.started())
 
     def _stop(self, connection: Connection, message: Message) -> Message | None:
         attempt = self._attempts.known.get((orders.job_of(message), orders.attempt_of(message)))
@@ -179,6 +171,7 @@ class Protocol:
         if attempt is None:
             raise Refused("unknown_attempt", "nothing is known of this attempt")
         if everything:
+            self._starter.give_up(attempt)
             self._hunt(connection, message.get("id"), attempt)
             return None
         sent = attempt.boot == self._attempts.boot and _signal(attempt, signum, to)
@@ -204,10 +197,17 @@ class Protocol:
             "trouble": self._starter.trouble,
         }
 
+    def _return(self, _: Connection, message: Message) -> Message:
+        known = map(self._attempts.known.get, orders.keys(message.get("attempts")))
+        return {"returned": sum(self._starter.give_up(one) for one in known if one is not None)}
+
     def _forget(self, _: Connection, message: Message) -> Message:
         gone = self._attempts.forget(orders.keys(message.get("attempts")))
+        for attempt in gone:
+            self._starter.turns.forget(attempt)
         if gone:
-            self._starter.journal.append({"do": "forget", "attempts": gone})
+            keys = [attempt.key for attempt in gone]
+            self._starter.journal.append({"do": "forget", "attempts": keys})
         return {"forgotten": len(gone)}
 
     def _watch(self, connection: Connection, _: Message) -> Message:
@@ -215,7 +215,7 @@ class Protocol:
         return {}
 
     def _quit(self, *_: object) -> Message:
-        if self._attempts.running:
+        if self._attempts.running or self._starter.turns:
             raise Refused("busy", f"{len(self._attempts.running)} jobs run")
         self._starter.quitting = True
         return {}

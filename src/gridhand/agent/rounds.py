@@ -20,6 +20,7 @@ _TELL = 4
 _ASK = 8
 _DEVICES_S = 2.0
 _NO_DEVICES_S = 30.0
+_LONGEST_WAIT_MS = 1000  # for a turn that was expected to come in a quarter of that
 
 
 class Rounds:
@@ -45,6 +46,7 @@ class Rounds:
             self._count += 1
             with _told_only():
                 self.look()
+                self._agent.take_back(_LONGEST_WAIT_MS)
                 await self.measure()
                 await self._starter()
 

@@ -28,7 +28,6 @@ class Note:
     cores: list[int] | None = None  # its own
     shares: bool = False
     time_limit_ms: int | None = None
-    deadline: int | None = None
     grace_ms: int = 5000
     log_bytes: int = 1 << 62
     stdout: str = ""
@@ -68,7 +67,7 @@ class Run:
     __slots__ = (
         "begun", "clearing", "deadline", "end", "exit", "fence", "job", "kill_at",
         "logs", "message", "note", "number", "peak", "pid", "seen", "settled", "start",
-        "stopping", "stuck", "warned",
+        "stopping", "stuck", "waiting_since", "warned",
     )  # fmt: skip
 
     def __init__(self, job: str, number: int, fence: Any, note: Note) -> None:
@@ -83,6 +82,7 @@ class Run:
         self.kill_at = 0  # in milliseconds since boot: from then on nobody is spared
         self.warned = False
         self.settled = asyncio.Event()  # it is known whether it was started
+        self.waiting_since: int | None = None  # for its turn, in milliseconds since boot
         self.clearing: asyncio.Task[None] | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.stuck: list[int] = []  # processes that would not die
@@ -105,6 +105,11 @@ class Run:
     def took(self, told: Facts) -> None:
         """What the starter tells of it; telling it again changes nothing."""
         self.pid, self.start = told["pid"], told["start"] or 0
+        if told["state"] == "waiting":
+            if self.waiting_since is None:
+                self.waiting_since = processes.boot_ms()
+            return
+        self.waiting_since = None
         self.begun = {name: told[name] for name in ("begun_ms", "begun_boot_ms")}
         if told["state"] == "ended" and self.exit is None:
             self.exit = told["end"]
@@ -125,6 +130,12 @@ class Run:
     @property
     def identity(self) -> Identity | None:
         return None if self.pid is None else Identity(self.pid, self.start)
+
+    @property
+    def due(self) -> int | None:
+        """When its time is over, in milliseconds since boot."""
+        begun, limit = self.begun.get("begun_boot_ms"), self.note.time_limit_ms
+        return None if begun is None or limit is None else int(begun) + limit
 
     @property
     def alive(self) -> bool:
@@ -173,6 +184,8 @@ class Run:
             return reason, words
         if self.stopping:
             return self.stopping, self.words(peak)
+        if reason == "returned":
+            return reason, words
         if killed:
             self.stopping = "oom"
             return "oom", self.words(peak)
@@ -195,13 +208,13 @@ class Run:
 
     def _overran(self, told: Facts) -> bool:
         """Whether an agent before us must have ended it: then nobody remembers why."""
-        late = self.note.deadline is not None and told["ended_boot_ms"] >= self.note.deadline
+        late = self.due is not None and told["ended_boot_ms"] >= self.due
         return late and told.get("signal") in (9, 15)
 
     def _ran_ms(self, told: Facts) -> int:
         begun = self.begun.get("begun_boot_ms")
         until = told.get("ended_boot_ms", processes.boot_ms())
-        if begun is None or told["reason"] in ("lost", "start_failed"):
+        if begun is None or told["reason"] in ("lost", "start_failed", "returned"):
             return 0
         return max(0, int(until) - int(begun))
 

@@ -7,7 +7,7 @@
     stop {job, attempt, reason, grace_ms}         nothing; it ends for this reason
     list {}                                       running, ended, trouble
     forget {attempts: [[job, n], …]}              forgotten
-    watch {}                                      nothing; from now on events: ended, usage, node
+    watch {}                                      nothing; then events: begun, ended, usage, node
     quit {}                                       nothing; the agent ends, and jobs go on
 
 `hello` comes first, and one with a lower epoch than was seen is refused, as is everything from a

@@ -25,13 +25,17 @@ from gridhand.agent.attempts import Attempt, Attempts
 from gridhand.agent.daemon import become_subreaper, detach, lock
 from gridhand.agent.families import Families, Hunts
 from gridhand.agent.journal import Journal
+from gridhand.agent.orders import Order
 from gridhand.agent.protocol import Protocol
-from gridhand.agent.spawning import Spawner
+from gridhand.agent.spawning import Spawner, StartFailed
+from gridhand.agent.turns import Turns
 from gridhand.agent.wire import Connection
 
 _MOST_CLIENTS = 256
 _EVENT_ATTEMPTS = 500  # in one pushed line
 _RETRY_S = 0.25
+_TOGETHER_MS = 5  # ends are told together, where the next commands need not wait for that
+_LASTING_MS = 20  # who begins by himself is told of once that is worth a message
 _WORTH_COMPACTING = 16 << 10
 _OF_USE = 4000  # bytes for each attempt: several times what its lines take
 
@@ -47,11 +51,15 @@ class Starter:
         self.families = Families(self.attempts)
         self.spawner = Spawner(folder_fd)
         self.hunts = Hunts(self.attempts)
+        self.turns = Turns(self.families)
         self.connections: set[Connection] = set()
         self.trouble = ""  # why the journal cannot be written
         self.quitting = False
         self._worth_compacting = _WORTH_COMPACTING
         self._unpushed: list[Attempt] = []
+        self._begun: list[Attempt] = []  # by themselves, as their turn came
+        self._served = False  # whether somebody is to be answered in this turn
+        self._told_ms = 0
         self._idle_since_ms = processes.boot_ms()
         self._recover()
         self._protocol = Protocol(self)
@@ -89,6 +97,7 @@ class Starter:
     def _turn(self) -> None:
         for key, mask in self._selector.select(self._wait_s()):
             if isinstance(key.data, Connection):
+                self._served = True
                 if mask & selectors.EVENT_READ:
                     self._serve(key.data)
             elif key.fileobj is self._listening:
@@ -96,15 +105,38 @@ class Starter:
             else:
                 os.read(self._signals, 4096)
         self._reap()
+        self._take_turns()
         self.hunts.step()
+        if self._may_tell_later() and self._write():
+            return
         self.commit()
         self._push()
         self._send()
+        self._served, self._told_ms = False, processes.boot_ms()
+
+    def _may_tell_later(self) -> bool:
+        """Whether nobody waits for what there is to tell: those whose turn it was have begun."""
+        if self._served or self.hunts or self.trouble or not self.turns:
+            return False
+        return processes.boot_ms() - self._told_ms < _TOGETHER_MS
+
+    def _write(self) -> bool:
+        """Have what has happened outlive this process, if not the machine."""
+        try:
+            self.journal.write()
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+        return not self.trouble
 
     def _wait_s(self) -> float | None:
         waits = [self.hunts.wait_s()] if self.hunts else []
         if self.trouble:
             waits.append(_RETRY_S)
+        if (self._unpushed or self._begun) and not self.trouble:
+            pause_ms = _TOGETHER_MS if self._unpushed else _LASTING_MS
+            waits.append(max(0, pause_ms - (processes.boot_ms() - self._told_ms)) / 1000)
+        if (pause_s := self.turns.wait_s()) is not None:
+            waits.append(pause_s)
         if not self.attempts.running and not self.connections:
             idle_ms = processes.boot_ms() - self._idle_since_ms
             waits.append(max(0.0, self._grace_ms - idle_ms) / 1000 + 0.001)
@@ -159,6 +191,47 @@ class Starter:
                 attempt.exited(status, usage)
                 self.note_end(attempt)
 
+    def _take_turns(self) -> None:
+        """Begin those whose turn has come; one that fails at once makes room for the next."""
+        while not self.trouble and (due := self.turns.due()):
+            for attempt, _ in due:
+                attempt.begin()
+                self.journal.append(attempt.intent())
+            self._write()
+            with self.spawner:
+                for attempt, order in due:
+                    self._begin(attempt, order)
+
+    def _begin(self, attempt: Attempt, order: Order) -> None:
+        if self.trouble:  # nobody would know later that it was begun
+            attempt.finish("returned", message=f"the journal cannot be written: {self.trouble}")
+            self.note_end(attempt)
+        else:
+            self.spawn(attempt, order)
+            self._begun.append(attempt)
+
+    def spawn(self, attempt: Attempt, order: Order) -> None:
+        """Start its command. That it is about to has been written down."""
+        try:
+            pid, attempt.doomed = self.spawner.spawn(order)
+        except StartFailed as error:
+            attempt.finish("start_failed", message=str(error))
+            self.note_end(attempt)
+            return
+        # It cannot have been reaped yet, so it is there even when it has ended.
+        found = processes.process(pid)
+        attempt.pid, attempt.start = pid, found.start if found else 0
+        self.attempts.running[pid] = attempt
+        self.journal.append(attempt.started())
+
+    def give_up(self, attempt: Attempt) -> bool:
+        """End one that waits for its turn; whether it did."""
+        if not attempt.waiting or not self.turns.give_up(attempt):
+            return False
+        attempt.finish("returned", message="its turn did not come")
+        self.note_end(attempt)
+        return True
+
     def note_end(self, attempt: Attempt) -> None:
         self.journal.append(attempt.ended())
         self._unpushed.append(attempt)
@@ -187,17 +260,29 @@ class Starter:
 
     def _push(self) -> None:
         """Tell the watchers of the ends that are on the disk."""
-        if self.trouble or not self._unpushed:
+        if self.trouble or not (self._unpushed or self._begun):
             return
         ended, self._unpushed = self._unpushed, []
+        begun = self._lasting()
         current = self.attempts.epoch
         watchers = [each for each in self.connections if each.watching and each.epoch == current]
         strays = bool(watchers) and self.families.strays()
+        if begun:
+            for connection in watchers:
+                connection.tell({"event": "begun", "attempts": [one.told() for one in begun]})
         for first in range(0, len(ended) if watchers else 0, _EVENT_ATTEMPTS):
             told = [one.told() for one in ended[first : first + _EVENT_ATTEMPTS]]
             event = {"event": "ended", "attempts": told, "strays": strays}
             for connection in watchers:
                 connection.tell(event)
+
+    def _lasting(self) -> list[Attempt]:
+        """Those that have begun by themselves and run for a while; most are over by then."""
+        running = [one for one in self._begun if one.end is None]
+        since_ms = processes.boot_ms() - _LASTING_MS
+        lasting = [one for one in running if one.begun["begun_boot_ms"] <= since_ms]
+        self._begun = [one for one in running if one not in lasting]
+        return lasting
 
     def _send(self) -> None:
         for connection in list(self.connections):

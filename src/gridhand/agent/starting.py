@@ -165,6 +165,10 @@ class Starters:
         """What is `running`, and what has `ended` and was not forgotten, with its survivors."""
         return self._ask({"do": "list"})
 
+    def give_back(self, attempts: Iterable[tuple[str, int]]) -> int:
+        """End those that wait for their turn; how many of these did."""
+        return int(self._ask({"do": "return", "attempts": [*map(list, attempts)]})["returned"])
+
     def forget(self, attempts: Iterable[tuple[str, int]]) -> int:
         """These ends are safe elsewhere; the starter need not keep them."""
         return int(self._ask({"do": "forget", "attempts": list(attempts)})["forgotten"])
@@ -222,7 +226,8 @@ class Starters:
         """The answer to the last question; an event is kept for `ended`."""
         message: Facts = json.loads(text)
         if "event" in message:
-            self._ended += message["attempts"]
+            if message["event"] == "ended":
+                self._ended += message["attempts"]
             return None
         # An answer to an earlier question, which was given up, is nobody's any more.
         return message if message["id"] in (self._number, None) else None

@@ -19,6 +19,7 @@ from gridhand.agent.parent import Parent
 from gridhand.agent.procfs import Identity
 from gridhand.agent.runs import Run
 
+_AT_ONCE = 1000
 _LOOK_S = 0.05
 _PAUSE_S = 0.5
 _HUNT_S = 30.0  # a starter gives up on those that will not die after ten seconds
@@ -43,8 +44,20 @@ class Stopping:
             run.kill_at = min(run.kill_at, kill_at)
         else:
             run.stopping, run.message, run.kill_at = reason, message, kill_at
-        if run.pid is not None:
+        if run.waiting_since is not None:
+            self.take_out([run])
+        elif run.pid is not None:
             self.carry_out(run)
+
+    def take_out(self, runs: list[Run]) -> None:
+        """These are not to begin. Those that have begun meanwhile are told of as ever."""
+        for first in range(0, len(runs), _AT_ONCE):
+            keys = [run.key for run in runs[first : first + _AT_ONCE]]
+            self._later(self._take_out({"do": "return", "attempts": keys}))
+
+    async def _take_out(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(LinkError):  # whoever comes next has given them up
+            await self._parent.ask(message)
 
     def carry_out(self, run: Run) -> None:
         """Do what was decided, now that it has processes."""

@@ -121,7 +121,7 @@ def job_json(
         "id": job.id,
         "name": work.name,
         "owner": work.owner,
-        "state": str(job.state),
+        "state": str(seen.state),
         "phase": str(seen.phase),
         "reason": None if job.reason is None else str(job.reason),
         "message": _message(job, last),

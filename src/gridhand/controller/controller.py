@@ -23,6 +23,7 @@ from gridhand.controller.keeper import Keeper
 from gridhand.controller.looking import (
     Seen,
     Wanted,
+    counted,
     ended_ones,
     held_by,
     open_by_id,
@@ -47,7 +48,7 @@ from gridhand.core.errors import (
     UnknownAllocation,
     UnknownJob,
 )
-from gridhand.core.jobs import After, Job, JobState, Reason, Work
+from gridhand.core.jobs import After, Job, Reason, Work
 from gridhand.core.ledger import Change
 from gridhand.core.strategies import strategy_named
 from gridhand.engines.base import Engine
@@ -282,11 +283,7 @@ class Controller:
         return found.get(job.id)
 
     async def counts(self) -> dict[str, int]:
-        def answer(desk: Desk) -> dict[str, int]:
-            states = [job.state for job in desk.ledger.jobs.open.values()]
-            return {str(one): states.count(one) for one in (JobState.QUEUED, JobState.RUNNING)}
-
-        return await self.ask(Read(answer))
+        return await self.ask(Read(counted))
 
     async def idle(self) -> bool:
         try:

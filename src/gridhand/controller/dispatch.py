@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gridhand.controller.commands import Desk, near
 from gridhand.controller.job_commands import cancel, end_lost
+from gridhand.controller.lanes import Lanes
 from gridhand.core import jobs
 from gridhand.core.allocations import Allocation, Lifetime
 from gridhand.core.errors import GridError
@@ -19,6 +20,7 @@ from gridhand.core.ledger import Change, Placement, Terms
 from gridhand.core.placement import place
 from gridhand.core.queue import Queue
 from gridhand.core.refusals import Refusal
+from gridhand.core.requests import Request
 
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
 
@@ -39,6 +41,8 @@ class Dispatch:
         self.queue = Queue()
         self.listener = listener
         self.reloaded = reloaded
+        self._lanes = Lanes()
+        self._shared: Held = {}  # what those hold who were lined up by this batch
         self._paused = False
         self._more = False
 
@@ -76,12 +80,15 @@ class Dispatch:
 
     # ---- a batch
 
-    def run(self, desk: Desk, *, starting: bool = True) -> None:
-        """Take note of what the batch has changed so far, and start what there is room for."""
+    def run(self, desk: Desk, *, starting: bool = True, ahead: bool = True) -> None:
+        """Take note of what the batch has changed so far, and start what there is room for.
+
+        Nothing is lined up behind what runs unless it may go `ahead` of all others that wait.
+        """
         seen = self._catch_up(desk, 0)
         self._more = not starting and self._more
         if starting and not self._paused:
-            self._start(desk)
+            self._start(desk, ahead)
         self._catch_up(desk, seen)
 
     def look_again(self) -> None:
@@ -91,6 +98,7 @@ class Dispatch:
 
     def undo(self, desk: Desk) -> None:
         """What the batch has changed could not be written: take it back, here and in the ledger."""
+        self._shared.clear()
         undone = [change for change in desk.ledger.changes if type(change.after) is Job]
         desk.ledger.rollback()
         if any(change.after.after for change in undone):
@@ -103,14 +111,15 @@ class Dispatch:
 
     def settled(self, changes: Sequence[Change]) -> None:
         """These are durable: whoever runs jobs may act on them."""
+        shared, self._shared = self._shared, {}
         about_jobs = [change for change in changes if type(change.after) is Job]
         if about_jobs:
-            held = {
+            granted = {
                 change.subject: change.after
                 for change in changes
                 if change.before is None and type(change.after) is Allocation
             }
-            self.listener(about_jobs, held)
+            self.listener(about_jobs, shared | granted)
 
     def _catch_up(self, desk: Desk, seen: int) -> int:
         """Tell the queue what has changed since; what follows from that is told, too."""
@@ -122,6 +131,7 @@ class Dispatch:
             if type(after) is Job:
                 if kind != "job.started":  # those it was told of as they were started
                     self._put(desk, after)
+                    self._has_ended(desk, after)
             elif kind in _FREEING or kind.startswith("node."):
                 self.queue.freed()
                 self._more = True
@@ -134,27 +144,60 @@ class Dispatch:
             if doomed is not None:
                 cancel(desk, doomed, Reason.DEPENDENCY)
 
-    def _start(self, desk: Desk) -> None:
+    def _has_ended(self, desk: Desk, job: Job) -> None:
+        """An attempt of it is over; if others are lined up behind it, that line is shorter now."""
+        if job.attempt is None and job.attempts:
+            self._lanes.ended(job)
+            if desk.ledger.jobs.lined_up(job.attempts[-1].allocation):
+                self.queue.freed()
+                self._more = True
+
+    def _start(self, desk: Desk, ahead: bool) -> None:
+        """Start what there is room for; where there is none, line up what is over in no time.
+
+        Not behind the back of one that comes first and was refused.
+        """
+        self._lanes.begin_pass()
         started = 0
+        full: tuple[str, Request, Refusal | str] | None = None  # for the tasks of one array
         for job in self.queue.order(desk.now):
             if started == MOST_STARTS:
                 self._more = True
                 return
-            started += self._try(desk, job)
+            if full is None or (job.array, job.request) != full[:2]:
+                refusal = self._try(desk, job)
+                if refusal is None:
+                    started += 1
+                    continue
+                ahead = ahead and full is None
+                full = (job.array or "", job.request, refusal)
+            shared = self._lanes.find(job, desk.ledger.jobs) if ahead else None
+            if shared is not None:
+                self.queue.put(self._line_up(desk, job, shared))
+                started += 1
+            else:
+                self.queue.refuse(job.id, full[2])
 
-    def _try(self, desk: Desk, job: Job) -> bool:
+    def _try(self, desk: Desk, job: Job) -> Refusal | str | None:
+        """Start it, or say why not."""
         try:
             asked = near(job.request, job.work.owner, desk.ledger)
         except GridError as error:  # what it is to be near to is not there now
-            self.queue.refuse(job.id, str(error))
-            return False
+            return str(error)
         desk.snapshot.learn(asked)
         placed = place(asked, desk.snapshot, desk.strategy)
         if isinstance(placed, Refusal):
-            self.queue.refuse(job.id, placed)
-            return False
-        self.queue.put(self._grant(desk, job, placed))
-        return True
+            return placed
+        started = self._grant(desk, job, placed)
+        self._lanes.started(started)
+        self.queue.put(started)
+        return None
+
+    def _line_up(self, desk: Desk, job: Job, allocation: str) -> Job:
+        """Have it run where others of its array do, after them."""
+        held = self._shared[allocation] = desk.ledger.live[allocation]
+        started = jobs.start(job, node=held.node, allocation=held.id, now=desk.now)
+        return desk.ledger.put_job("job.started", started)
 
     def _grant(self, desk: Desk, job: Job, placed: Placement) -> Job:
         ledger = desk.ledger

@@ -205,7 +205,7 @@ class EndAttempts(IdsCommand):
 
 
 def end_attempt(desk: Desk, id: str, how: End, *, jitter: float = 0.0) -> bool:
-    """End the attempt and release its allocation; whether that was news."""
+    """End the attempt, and release its allocation if it was the last in line; was that news?"""
     ledger = desk.ledger
     job = ledger.jobs.open.get(id)
     if job is None:
@@ -214,9 +214,9 @@ def end_attempt(desk: Desk, id: str, how: End, *, jitter: float = 0.0) -> bool:
     after = jobs.end(job, how, now=desk.now, most=most, jitter=jitter)
     if after is job:
         return False
-    if how.allocation in ledger.live:
-        ledger.move(how.allocation, Move.RELEASE, now=desk.now, why=f"job {id} has ended")
     ledger.put_job("job.requeued" if after.open else "job.ended", after)
+    if how.allocation in ledger.live and not ledger.jobs.lined_up(how.allocation):
+        ledger.move(how.allocation, Move.RELEASE, now=desk.now, why=f"job {id} has ended")
     return True
 
 
@@ -224,8 +224,8 @@ def end_lost(desk: Desk, since: int) -> None:
     """End the attempts whose allocations were lost by the changes after `since`."""
     lost = [change for change in desk.ledger.changes[since:] if change.kind == "allocation.lost"]
     for change in lost:
-        job = desk.ledger.jobs.holding(change.subject)
-        if job is not None and job.attempt is not None:
+        for job in desk.ledger.jobs.holding(change.subject):
+            assert job.attempt is not None
             how = End(job.attempt.number, change.subject, Reason.NODE_LOST, message=change.why)
             end_attempt(desk, job.id, how)
 

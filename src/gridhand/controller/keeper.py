@@ -287,7 +287,7 @@ class Keeper:
             self._try_again(commands, written, repeated)
         if self._dispatch is not None:
             mark = len(entries)
-            self._dispatch.run(desk, starting=starting)
+            self._dispatch.run(desk, starting=starting, ahead=not self._line)
             entries.extend([(change, _KEEPER, None) for change in changes[mark:]])
         return written
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gridhand.controller.commands import AskStore, Desk, Read
 from gridhand.core.allocations import Allocation
+from gridhand.core.jobbook import JobBook
 from gridhand.core.jobs import Job, JobState, Phase
 from gridhand.core.queue import Queue
 
@@ -20,6 +21,12 @@ class Seen(NamedTuple):
     phase: Phase
     why: str | None = None  # it waits
     held: Allocation | None = None
+    next: bool = False  # it has its place, and waits for those before it to end
+
+    @property
+    def state(self) -> JobState:
+        """As people would say it: what has not begun, and may not yet, is queued."""
+        return JobState.QUEUED if self.next else self.job.state
 
 
 class Wanted(NamedTuple):
@@ -31,9 +38,9 @@ class Wanted(NamedTuple):
     before: int | None = None
     limit: int = 100
 
-    def has(self, job: Job) -> bool:
+    def has(self, job: Job, book: JobBook) -> bool:
         return (
-            (not self.states or job.state in self.states)
+            (not self.states or state_of(job, book) in self.states)
             and self.owner in (None, job.work.owner)
             and self.array in (None, job.array)
             and (self.before is None or job.number < self.before)
@@ -44,7 +51,8 @@ def open_ones(queue: Callable[[], Queue], wanted: Wanted) -> Read[list[Seen]]:
     """The open jobs among those wanted."""
 
     def answer(desk: Desk) -> list[Seen]:
-        found = [job for job in desk.ledger.jobs.open.values() if wanted.has(job)]
+        book = desk.ledger.jobs
+        found = [job for job in book.open.values() if wanted.has(job, book)]
         found.sort(key=lambda job: -job.number)
         return [_seen(job, desk, queue()) for job in found[: wanted.limit]]
 
@@ -59,9 +67,24 @@ def open_by_id(queue: Callable[[], Queue], ids: Sequence[str]) -> Read[dict[str,
     return Read(answer)
 
 
+def state_of(job: Job, book: JobBook) -> JobState:
+    return JobState.QUEUED if book.waits_in_line(job) else job.state
+
+
+def counted(desk: Desk) -> dict[str, int]:
+    """How many open jobs there are in each state."""
+    book = desk.ledger.jobs
+    running = book.running()
+    return {"queued": len(book.open) - running, "running": running}
+
+
 def _seen(job: Job, desk: Desk, queue: Queue) -> Seen:
     if job.attempt is not None:
-        return Seen(job, job.phase(desk.now), held=desk.ledger.live.get(job.attempt.allocation))
+        held = desk.ledger.live.get(job.attempt.allocation)
+        if desk.ledger.jobs.waits_in_line(job):
+            why = f"it is among the next on {job.attempt.node}"
+            return Seen(job, Phase.QUEUED, why, held, next=True)
+        return Seen(job, job.phase(desk.now), held=held)
     waiting = bool(queue.waits_for(job.id))
     return Seen(job, job.phase(desk.now, waiting=waiting), queue.why(job.id, desk.now))
 

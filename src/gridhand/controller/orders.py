@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from gridhand.core.allocations import Allocation
-from gridhand.core.jobs import Job
+from gridhand.core.jobs import Job, Reason
 from gridhand.engines.base import Order
 
 LOG_BYTES = 256 * 10**6  # of each of a job's two files
@@ -55,7 +55,7 @@ def _own_files(job: Job) -> dict[str, str]:
         for name in ("stdout", "stderr")
         if (path := getattr(job.work, name)) is not None
     }
-    first = len(job.attempts) == 1
+    first = all(one.reason is Reason.RETURNED for one in job.attempts[:-1])
     return {name: "empty" if first and not one else "append" for name, one in shared.items()}
 
 

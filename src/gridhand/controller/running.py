@@ -361,7 +361,7 @@ class Runner:
             if key in over:
                 self.ended([over[key]])
                 continue
-            if key in running:
+            if key in running and running[key].get("pid") is not None:
                 self.spawned([running[key]])
             if job.attempt.stopping is not None:  # an engine ends what its nodes do not know
                 self.changed("job.stopping", job, held)

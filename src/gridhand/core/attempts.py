@@ -16,6 +16,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     START_FAILED = "start_failed"
     PREEMPTED = "preempted"
+    RETURNED = "returned"  # it was lined up behind another, and never begun
     NODE_LOST = "node_lost"
     AGENT_LOST = "agent_lost"  # what stood on the node died, and with it the exit status
     DEVICE_LOST = "device_lost"

@@ -23,6 +23,8 @@ DAY_MS = 86_400_000
 
 # Of what a node, a device or whatever stands on a node did to the job; counted apart.
 LOSSES = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.DEVICE_LOST})
+# Others came first; neither is anybody's failure.
+_UNCOUNTED = LOSSES | {Reason.PREEMPTED, Reason.RETURNED}
 # Nobody wants it to run any more.
 FINAL = frozenset({Reason.CANCELLED, Reason.CLIENT_GONE, Reason.DEPENDENCY})
 # Left out: after a time-out it would time out again, after a lost agent it may have succeeded,
@@ -37,6 +39,7 @@ USUAL = frozenset(
         Reason.PREEMPTED,
     }
 )
+_CAUSES = frozenset(Reason) - FINAL - {Reason.RETURNED}  # what a policy may name
 _CODES = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", re.ASCII)
 
 
@@ -119,6 +122,8 @@ def again(
     `most` is the memory and gpu_memory that the largest permitted node and device have.
     """
     last = attempts[-1]
+    if last.reason is Reason.RETURNED:
+        return Again(request, 0)
     if last.succeeded or not policy.covers(last):
         return None
     if last.reason is Reason.PREEMPTED:
@@ -126,9 +131,7 @@ def again(
     if last.reason in LOSSES:
         lost = sum(one.reason in LOSSES for one in attempts)
         return Again(request, 0) if lost <= policy.losses else None
-    failed = sum(
-        one.reason not in LOSSES and one.reason is not Reason.PREEMPTED for one in attempts
-    )
+    failed = sum(one.reason not in _UNCOUNTED for one in attempts)
     if failed >= policy.tries:
         return None
     wanted = with_more(request, last, most) if last.reason is Reason.OOM else request
@@ -181,15 +184,15 @@ def _codes(word: str, first: int, last: int) -> set[int]:
 
 
 def _cause(word: object) -> Reason:
-    if isinstance(word, str) and word in set(Reason) - FINAL:
+    if isinstance(word, str) and word in _CAUSES:
         return Reason(word)
-    close = nearest_name(word, set(Reason) - FINAL) if isinstance(word, str) else None
+    close = nearest_name(word, _CAUSES) if isinstance(word, str) else None
     meant = f" (did you mean {close}?)" if close else ""
     raise InvalidInput("retry", word, f"{_allowed()}{meant}")
 
 
 def _allowed() -> str:
-    names = ", ".join(one for one in Reason if one not in FINAL)
+    names = ", ".join(one for one in Reason if one in _CAUSES)
     return f"any of {names}, or exit codes such as 75 or 100-109"
 
 

@@ -96,6 +96,8 @@ class LocalEngine:
         if sink is None:
             return
         match message["event"]:
+            case "begun":
+                sink.spawned(message["attempts"])
             case "ended":
                 sink.ended(message["attempts"])
             case "usage":
@@ -135,7 +137,7 @@ class LocalEngine:
 
     def _tell_started(self, facts: Sequence[Fact]) -> None:
         assert self._sink is not None
-        running = [fact for fact in facts if fact["state"] == "running"]
+        running = [fact for fact in facts if fact["state"] == "running" and fact["pid"] is not None]
         over = [fact for fact in facts if fact["state"] == "ended"]
         if running:
             self._sink.spawned(running)

@@ -3,6 +3,7 @@
 A running job's attempt names what it holds, and what is held for a job names nobody: so both ways
 are followed, from each running job to a live allocation, and from each live allocation of that
 lifetime to one running job. Of a gang the attempt names one allocation, and its group is held.
+Tasks of one array may share what they hold: they run one after the other, which their node sees to.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from gridhand.core.check.rows import Allocation, Reader, Violation, label, show
 OPEN = ("queued", "running")
 OVER = ("succeeded", "failed", "cancelled", "lost")
 REASONS = (
-    "exit", "signal", "oom", "timeout", "start_failed", "preempted", "node_lost", "agent_lost",
-    "device_lost", "client_gone", "dependency", "cancelled",
+    "exit", "signal", "oom", "timeout", "start_failed", "preempted", "returned", "node_lost",
+    "agent_lost", "device_lost", "client_gone", "dependency", "cancelled",
 )  # fmt: skip
 # Where each leads a job that is not tried again, unless it succeeded.
 _LEADS_TO = {
@@ -258,7 +259,7 @@ def check_jobs(jobs: Iterable[Job], allocations: Iterable[Allocation]) -> list[V
         if held.group is not None:
             groups.setdefault(held.group, []).append(held.id)
     found: list[Violation] = []
-    whose: dict[str, str] = {}
+    whose: dict[str, Job] = {}
     for job in jobs:
         found += check_job(job)
         if (attempt := job.attempt) is None:
@@ -270,13 +271,18 @@ def check_jobs(jobs: Iterable[Job], allocations: Iterable[Allocation]) -> list[V
         if held_now is not None and len(members) != job.pieces:
             found.append(Violation("I6", job.id, f"of {job.pieces} pieces holds {len(members)}"))
         for id in members:
-            if id in whose:
-                found.append(Violation("I6", job.id, f"holds {id}, as does {whose[id]}"))
-            whose[id] = job.id
+            if id in whose and not _in_one_line(job, whose[id]):
+                found.append(Violation("I6", job.id, f"holds {id}, as does {whose[id].id}"))
+            whose[id] = job
     unclaimed = (one for one in live.values() if one.lifetime == "job" and one.id not in whose)
     return found + [
         Violation("I6", one.id, "is held for a job that does not run") for one in unclaimed
     ]
+
+
+def _in_one_line(one: Job, other: Job) -> bool:
+    alone = one.pieces == other.pieces == 1
+    return alone and one.array is not None and one.array == other.array
 
 
 def _check_held(job: Job, attempt: Attempt, held: Allocation | None) -> list[Violation]:
