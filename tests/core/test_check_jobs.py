@@ -255,6 +255,34 @@ def test_a_gang_is_held_by_its_group():
     assert ("I6", gang.id) in findings(check_state(state))
 
 
+def lined_up(first, second):
+    """Two jobs that name the same allocation."""
+    made = World()
+    one, other = (made.submit(WORK, **names) for names in (first, second))
+    attempt = made.start(one).attempt
+    moved = jobs.start(other, node="n", allocation=attempt.allocation, now=made.now)
+    made.ledger.put_job("job.started", moved)
+    return made
+
+
+def test_tasks_of_one_array_may_share_what_they_hold():
+    names = [{"id": f"1_{n}", "array": "1", "array_index": n} for n in (1, 2)]
+    made = lined_up(*names)
+    events, state = made.log(), made.dump()
+    assert check_state(state) == []
+    assert check_history(events) == []
+    assert check_rebuild(events, state) == []
+
+
+def test_nobody_else_may():
+    task = {"id": "1_1", "array": "1", "array_index": 1}
+    of_another = {"id": "2_1", "number": 2, "array": "2", "array_index": 1}
+    for first, second in (({}, {}), (task, {}), (task, of_another)):
+        found = check_state(lined_up(first, second).dump())
+        assert [(one.invariant, one.subject) for one in found] == [("I6", second.get("id", "2"))]
+        assert "as does" in found[0].message
+
+
 def test_a_job_that_waits_for_its_time_is_well():
     made = World()
     again = made.end(made.start(made.submit()), code=1)
