@@ -95,6 +95,19 @@ def test_no_more_processes_than_it_may_have(node, agent):
     assert 45 <= made <= 50  # itself counts, and until it is tightened one more
 
 
+def test_who_fails_at_the_limit_of_processes_is_told_so(node, agent):
+    if agent.greeting["enforced"]["pids"] != "cgroup":
+        pytest.skip("no control groups for processes here")
+    forks = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)"  # fmt: skip
+    agent.start(
+        node.python("j", forks, processes=50), node.python("k", "raise SystemExit(3)", processes=50)
+    )
+    found = agent.ends(2)
+    assert (found["j"]["code"], found["k"]["code"]) == (1, 3)
+    assert "it had come to its 50 processes and threads" in found["j"]["message"]
+    assert "processes" not in found["k"]["message"]
+
+
 def test_too_many_processes_are_ended_where_they_are_only_counted(node):
     node.options = ["--measured"]
     agent = node.connect()

@@ -213,11 +213,24 @@ def test_that_a_process_is_there_is_noted_but_not_written(desk):
     desk.nodes(a=1)
     id = desk.submit()
     before = desk.ask(desk.backend.events(0, 1000))
-    desk.ask(note_spawned([(id, 1), ("9", 1)]))
+    desk.ask(note_spawned([(id, 1, 0), ("9", 1, 0)]))
     assert desk.job(id).attempt.started is not None
     assert desk.ask(desk.backend.events(0, 1000)) == before
     desk.end(id, started=START - 5)
     assert desk.job(id).attempts[-1].started == START  # as it was noted first
+
+
+def test_one_that_is_told_of_late_has_run_since_it_began(desk):
+    """As after a restart: the node knows how long it has been there."""
+    desk.nodes(a=1)
+    id = desk.submit()
+    desk.clock.ms += 5000
+    desk.ask(note_spawned([(id, 1, 4000)]))
+    assert desk.job(id).attempt.started == START + 1000
+    desk.end(id)
+    early = desk.submit()
+    desk.ask(note_spawned([(early, 1, 60_000)]))  # by another clock: not before it was placed
+    assert desk.job(early).attempt.started == START + 5000
 
 
 def test_jobs_are_there_after_a_restart_and_go_on(desk):

@@ -12,9 +12,10 @@ from gridhand.core.jobviews import job_row, request_row, work_row
 from gridhand.core.requests import Layout, Request
 from gridhand.core.resources import MOST, Resources
 from gridhand.core.retries import FINAL, RetryPolicy
+from gridhand.core.rowreading import request_from_row
 from gridhand.core.work import Priority, Work
 from gridhand.store import schema
-from gridhand.store.jobrows import Jobs, Written, request_from, work_from, work_json
+from gridhand.store.jobrows import Jobs, Written, work_from, work_json
 
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,9}", fullmatch=True)
 RESOURCE = st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,9}", fullmatch=True)
@@ -145,7 +146,7 @@ def test_a_work_comes_back_from_plain_data(work):
 @unhurried
 @given(REQUESTS)
 def test_a_request_comes_back_from_plain_data(request):
-    found = request_from(json.loads(json.dumps(request_row(request))))
+    found = request_from_row(json.loads(json.dumps(request_row(request))))
     assert found == request
     assert found.key() == request.key()
 

@@ -251,6 +251,8 @@ class Agent:
         if run.deadline is not None:
             run.deadline.cancel()
         run.close(limits.killed(run.groups), limits.peak_bytes(run.groups))
+        if run.failed and limits.refused(run.groups):
+            run.add_words(f"it had come to its {run.note.processes} processes and threads")
         if run.note.devices and self.driving.watch.gpus:
             self._spawn(self._close_devices(run))
         else:

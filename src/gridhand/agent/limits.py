@@ -145,6 +145,13 @@ def killed(groups: Groups) -> int:
     return 0
 
 
+def refused(groups: Groups) -> int:
+    """How often it could not have another process because it had as many as it may."""
+    text = _read(Path(f"{groups.pids}/pids.events")) if groups.pids else ""
+    name, _, number = text.partition(" ")
+    return int(number) if name == "max" and number.isdecimal() else 0
+
+
 def remove(folder: str) -> bool:
     """Whether it is gone; one with processes in it stays."""
     try:

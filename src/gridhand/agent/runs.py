@@ -152,6 +152,7 @@ class Run:
             "state": "running" if self.end is None else "ended",
             "pid": self.pid,
             "begun_ms": self.begun.get("begun_ms"),
+            **({"ran_ms": self._ran_ms({"reason": ""})} if self.alive else {}),
             **({"stopping": self.stopping} if self.stopping else {}),
             **over,
         }
@@ -174,6 +175,16 @@ class Run:
             "stderr_bytes": sizes[-1],
             "stopping": self.stopping or None,
         }
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself, and not well."""
+        end = self.end or {}
+        return end.get("reason") == "signal" or (end.get("reason") == "exit" and end["code"] != 0)
+
+    def add_words(self, words: str) -> None:
+        assert self.end is not None
+        self.end["message"] = "; ".join(filter(None, (self.end["message"], words)))
 
     def _reason(self, told: Facts, killed: int, peak: int | None) -> tuple[str, str]:
         reason, words = told["reason"], str(told.get("message", ""))

@@ -238,8 +238,8 @@ def _largest(desk: Desk) -> Resources:
     return Resources({"memory": memory, "gpu_memory": max(devices, default=0)})
 
 
-def note_spawned(spawned: Iterable[tuple[str, int]]) -> Read[list[Job]]:
-    """Take on that processes are there, and answer the jobs of which that was news.
+def note_spawned(spawned: Iterable[tuple[str, int, int]]) -> Read[list[Job]]:
+    """Take on that processes are there, since how many milliseconds; answers what was news.
 
     Not written: a new controller is told of them again.
     """
@@ -252,10 +252,13 @@ def note_spawned(spawned: Iterable[tuple[str, int]]) -> Read[list[Job]]:
     return Read(answer)
 
 
-def _noted(desk: Desk, id: str, attempt: int) -> Job | None:
+def _noted(desk: Desk, id: str, attempt: int, ran_ms: int) -> Job | None:
     book = desk.ledger.jobs
     before = book.open.get(id)
-    if before is None or (after := jobs.spawned(before, attempt, now=desk.now)) is before:
+    if before is None or before.attempt is None:
+        return None
+    since = max(before.attempt.placed, desk.now - ran_ms)  # clocks do not all go alike
+    if (after := jobs.spawned(before, attempt, now=since)) is before:
         return None
     book.note(after)
     return after

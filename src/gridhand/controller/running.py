@@ -225,10 +225,11 @@ class Runner:
     # ---- from the nodes to the ledger
 
     def spawned(self, facts: Sequence[Fact]) -> None:
-        self._spawn(self._note([_key(fact) for fact in facts]))
+        told = [(*_key(fact), int(fact.get("ran_ms") or 0)) for fact in facts]
+        self._spawn(self._note(told))
 
-    async def _note(self, keys: Sequence[Key]) -> None:
-        for job in await self._surely(note_spawned(keys)):
+    async def _note(self, told: Sequence[tuple[str, int, int]]) -> None:
+        for job in await self._surely(note_spawned(told)):
             self._tell(job)
 
     def ended(self, facts: Sequence[Fact]) -> None:

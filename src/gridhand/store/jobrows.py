@@ -15,12 +15,11 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from gridhand.core.attempts import Attempt, Reason
-from gridhand.core.gpus import GpuAsk
 from gridhand.core.jobs import After, Condition, Job, JobState
 from gridhand.core.jobviews import asks_as_submitted, bare_work_row, request_row, retry_row
 from gridhand.core.requests import Layout, Request
-from gridhand.core.resources import Resources
 from gridhand.core.retries import RetryPolicy
+from gridhand.core.rowreading import request_from_row
 from gridhand.core.work import Priority, Work
 from gridhand.store.rows import compact, without_false_alarm
 
@@ -185,7 +184,7 @@ class Jobs:
     def _request(self, text: str) -> Request:
         found = self._requests.get(text)
         if found is None:
-            found = self._requests[text] = request_from(json.loads(text))
+            found = self._requests[text] = request_from_row(json.loads(text))
         return found
 
 
@@ -209,7 +208,7 @@ def work_from(row: Mapping[str, Any]) -> Work:
         **{
             **row,
             "command": tuple(row["command"]),
-            "request": request_from(row["request"]),
+            "request": request_from_row(row["request"]),
             "priority": Priority(row["priority"]),
             "retry": _retry(row["retry"]),
             "layout": Layout(row["layout"]),
@@ -220,30 +219,3 @@ def work_from(row: Mapping[str, Any]) -> Work:
 def _retry(row: Mapping[str, Any]) -> RetryPolicy:
     on, codes = frozenset(map(Reason, row["on"])), frozenset(row["exit_codes"])
     return RetryPolicy(**{**row, "on": on, "exit_codes": codes})
-
-
-def request_from(row: Mapping[str, Any]) -> Request:
-    gpu = row.get("gpu")
-    return Request(
-        amounts=Resources(row["amounts"]),
-        gpu=None if gpu is None else _gpu_ask(gpu),
-        node=row.get("node"),
-        prefer=tuple(row.get("prefer", ())),
-        exclude=frozenset(row.get("exclude", ())),
-        labels=dict(row.get("labels", {})),
-        quality=row.get("quality"),
-        alternatives=tuple(map(request_from, row.get("alternatives", ()))),
-        together_with=row.get("together_with"),
-        apart_from=tuple(row.get("apart_from", ())),
-    )
-
-
-def _gpu_ask(row: Mapping[str, Any]) -> GpuAsk:
-    least = row.get("capability")
-    return GpuAsk(
-        devices=row["devices"],
-        share=row["share"],
-        memory_bytes=row.get("memory"),
-        model=row.get("model"),
-        capability=None if least is None else tuple(least),
-    )
