@@ -3,7 +3,7 @@
 import pytest
 
 from gridhand import StoreUnavailable
-from gridhand.controller.commands import Allocate, Read, SetHealth
+from gridhand.controller.commands import Allocate, Read, SetDraining, SetHealth
 from gridhand.controller.job_commands import Cancel
 from gridhand.controller.lanes import AHEAD_MS, MOST_AHEAD
 from gridhand.controller.looking import counted, state_of
@@ -197,6 +197,18 @@ def test_a_lost_node_takes_the_whole_line_with_it_and_all_come_back(desk):
     assert [desk.state(id) for id in ids[1:]] == [JobState.QUEUED] * 4
     desk.ask(SetHealth("ann", name="a", health=Health.UP))
     assert {desk.job(id).attempts[0].reason for id in ids[1:]} == {Reason.NODE_LOST}
+
+
+def test_nothing_is_lined_up_on_a_node_that_is_drained(desk):
+    desk.nodes(a=1)
+    ids = array_of(desk, 200)
+    lined = desk.running()
+    desk.ask(SetDraining("ann", name="a", draining=True))
+    for id in lined:
+        took(desk, id, 2)
+    assert desk.running() == []
+    desk.ask(SetDraining("ann", name="a", draining=False))
+    assert ids[len(lined) + 1] in desk.running()
 
 
 def test_a_line_is_there_after_a_restart(desk):

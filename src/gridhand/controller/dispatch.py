@@ -171,7 +171,7 @@ class Dispatch:
                     continue
                 ahead = ahead and full is None
                 full = (job.array or "", job.request, refusal)
-            shared = self._lanes.find(job, desk.ledger.jobs) if ahead else None
+            shared = self._lanes.find(job, desk.ledger) if ahead else None
             if shared is not None:
                 self.queue.put(self._line_up(desk, job, shared))
                 started += 1

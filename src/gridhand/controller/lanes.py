@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import heapq
 
-from gridhand.core.jobbook import JobBook
 from gridhand.core.jobs import Job
+from gridhand.core.ledger import Ledger
 from gridhand.core.requests import Request
 
 MOST_AHEAD = 32
@@ -56,7 +56,7 @@ class Lanes:
         """What was found out about room is of one pass over the queue alone."""
         self._rooms.clear()
 
-    def find(self, job: Job, book: JobBook) -> str | None:
+    def find(self, job: Job, ledger: Ledger) -> str | None:
         """The allocation behind whose holders this one may be lined up, the shortest line first."""
         if job.attempts or not may_share(job) or job.array is None:
             return None
@@ -65,7 +65,7 @@ class Lanes:
             return None
         rooms = self._rooms.get(job.array)
         if rooms is None:
-            rooms = self._rooms[job.array] = self._room(job.array, job.request, depth, book)
+            rooms = self._rooms[job.array] = self._room(job.array, job.request, depth, ledger)
         if not rooms or rooms[0][0] >= depth:
             return None
         length, allocation = rooms[0]
@@ -77,13 +77,17 @@ class Lanes:
         return 0 if usual is None else min(MOST_AHEAD, int(AHEAD_MS / max(usual, 1.0)))
 
     def _room(
-        self, array: str, request: Request, depth: int, book: JobBook
+        self, array: str, request: Request, depth: int, ledger: Ledger
     ) -> list[tuple[int, str]]:
-        """The lines that have become short, so that what follows comes in numbers."""
-        lanes = self._lanes.get(array, {})
+        """The lines that have become short, so that what follows comes in numbers.
+
+        Not where nothing new may come, as on a node that is drained.
+        """
+        book, lanes = ledger.jobs, self._lanes.get(array, {})
         for allocation in [one for one in lanes if not book.lined_up(one)]:
             del lanes[allocation]
-        found = [(book.lined_up(one), one) for one, asked in lanes.items() if asked == request]
+        open_ones = [one for one in lanes if ledger.nodes[ledger.live[one].node].open]
+        found = [(book.lined_up(one), one) for one in open_ones if lanes[one] == request]
         found = [one for one in found if one[0] <= depth // 2]
         heapq.heapify(found)
         return found
