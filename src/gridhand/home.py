@@ -85,6 +85,11 @@ class Home:
         return self._in("starter")
 
     @property
+    def nodes(self) -> str:
+        """The file that says which nodes this machine stands for, if it is not just itself."""
+        return self._in("nodes.json")
+
+    @property
     def jobs(self) -> str:
         return self._in("jobs")
 

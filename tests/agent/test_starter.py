@@ -150,33 +150,35 @@ def test_two_hundred_in_one_message(place, starter, tools):
 
 
 FAILURES = {
-    "no such file":              ({"argv": ["/no/such"]},               "No such file"),
-    "not on the path":           ({"argv": ["no-such-command"]},        "there is no command 'no-such-command' on the job's PATH"),
-    "an empty path":             ({"argv": ["ls"], "env": {"PATH": ""}}, "there is no command 'ls'"),
-    "not executable":            ({"argv": ["/etc/passwd"]},            "Permission denied"),
-    "not executable, on a path": ({"argv": ["passwd"], "env": {"PATH": "/etc"}}, "it is not executable"),
-    "a folder":                  ({"argv": ["/etc"]},                   "Permission denied"),
-    "the folder is gone":        ({"cwd": "/no/such"},                  "cannot enter the working folder '/no/such'"),
-    "the folder is a file":      ({"cwd": "/etc/passwd"},               "Not a directory"),
-    "no place for its output":   ({"stdout": "/no/such/out"},           "cannot open the standard output '/no/such/out'"),
-    "no place for its errors":   ({"stderr": "/no/such/err"},           "cannot open the standard error"),
-    "no input":                  ({"stdin": "/no/such/in"},             "cannot open the standard input"),
-    "cores that are not here":   ({"cores": [8000]},                    "cannot run on cores 8000"),
-    "only some cores are here":  ({"cores": [min(os.sched_getaffinity(0)), 8000]}, "cannot run on cores"),
-    "the cgroup is gone":        ({"cgroups": ["/no/such"]},            "cannot join the cgroup '/no/such'"),
-    "not a cgroup":              ({"cgroups": ["/etc"]},                "cannot join the cgroup"),
-    "too many arguments":        ({"argv": ["true", "x" * 200_000]},    "Argument list too long"),
+    "no such file":              ({"argv": ["/no/such"]},               "No such file", 127),
+    "not on the path":           ({"argv": ["no-such-command"]},        "there is no command 'no-such-command' on the job's PATH", 127),
+    "an empty path":             ({"argv": ["ls"], "env": {"PATH": ""}}, "there is no command 'ls'", 127),
+    "not executable":            ({"argv": ["/etc/passwd"]},            "Permission denied", 126),
+    "not executable, on a path": ({"argv": ["passwd"], "env": {"PATH": "/etc"}}, "it is not executable", 126),
+    "a folder":                  ({"argv": ["/etc"]},                   "Permission denied", 126),
+    "the folder is gone":        ({"cwd": "/no/such"},                  "cannot enter the working folder '/no/such'", None),
+    "the folder is a file":      ({"cwd": "/etc/passwd"},               "Not a directory", None),
+    "no place for its output":   ({"stdout": "/no/such/out"},           "cannot open the standard output '/no/such/out'", None),
+    "no place for its errors":   ({"stderr": "/no/such/err"},           "cannot open the standard error", None),
+    "no input":                  ({"stdin": "/no/such/in"},             "cannot open the standard input", None),
+    "cores that are not here":   ({"cores": [8000]},                    "cannot run on cores 8000", None),
+    "only some cores are here":  ({"cores": [min(os.sched_getaffinity(0)), 8000]}, "cannot run on cores", None),
+    "the cgroup is gone":        ({"cgroups": ["/no/such"]},            "cannot join the cgroup '/no/such'", None),
+    "not a cgroup":              ({"cgroups": ["/etc"]},                "cannot join the cgroup", None),
+    "too many arguments":        ({"argv": ["true", "x" * 200_000]},    "Argument list too long", 126),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "words"), FAILURES.values(), ids=FAILURES)
-def test_what_cannot_start_has_ended_and_says_why(place, starter, tools, change, words):
+@pytest.mark.parametrize(("change", "words", "code"), FAILURES.values(), ids=FAILURES)
+def test_what_cannot_start_has_ended_and_says_why(place, starter, tools, change, words, code):
+    """The code is a shell's where the command is at fault: 127 if it is not there, else 126."""
     bad = place.order("bad", "true") | change
     told, good = starter.start([bad, place.order("good", "true")])
     assert told["state"] == "ended"
     assert told["written"]
     assert told["end"]["reason"] == "start_failed"
     assert words in told["end"]["message"]
+    assert told["end"].get("code") == code
     assert good["state"] == "running"
     found = tools.ends(starter, 2)
     assert found["bad"] == told["end"]
@@ -196,7 +198,7 @@ def test_no_shell_is_asked_to_try(run, place, text, words):
     script.write_text(text)
     script.chmod(0o755)
     end = run("j", str(script))
-    assert end["reason"] == "start_failed"
+    assert (end["reason"], end["code"]) == ("start_failed", 126)
     assert words in end["message"]
 
 

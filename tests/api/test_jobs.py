@@ -251,6 +251,70 @@ def test_why_a_job_waits_is_told_even_if_what_it_is_to_be_near_to_is_gone(api):
     assert "nothing is held under it" in api.ok("GET", f"/jobs/{lost}/why")["explanation"]
 
 
+def test_why_names_who_holds_what_a_job_waits_for(api):
+    holding = api.submit(request={"cpu": 4}, name="my job")
+    waiting = api.submit(request={"cpu": 2})
+    told = api.ok("GET", f"/jobs/{waiting}/why")
+    [holder] = told["holders"]
+    assert (holder["job"], holder["name"], holder["amounts"]) == (holding, "my job", "cpu=4")
+    assert f"job {holding} (my job)" in told["explanation"]
+    after = api.submit(request={"cpu": 1}, after=[{"id": waiting}])
+    told = api.ok("GET", f"/jobs/{after}/why")
+    assert (told["explanation"], told["holders"]) == (None, [])  # it does not wait for room
+
+
+def test_a_plan_says_what_would_become_of_a_job_and_makes_none(api, server):
+    before = api.ok("GET", "/jobs")
+    told = api.ok("POST", "/jobs/plan", {**JOB, "request": {"cpu": 2}})
+    assert (told["starts"], told["why"]) == (True, None)
+    assert told["node"]
+    assert api.ok("GET", "/jobs") == before
+    holding = api.submit(request={"cpu": 4})
+    told = api.ok("POST", "/jobs/plan", {**JOB, "request": {"cpu": 2}})
+    assert (told["starts"], told["node"]) == (False, None)
+    assert "does not fit now" in told["why"]
+    assert [one["job"] for one in told["holders"]] == [holding]
+    array = api.submit(array="1-5", request={"cpu": 4}).partition("_")[0]
+    for after, why in ((holding, f"for job {holding} to end"), (array, "and 2 more to end")):
+        told = api.ok("POST", "/jobs/plan", {**JOB, "after": [{"id": after}]})
+        assert not told["starts"]
+        assert told["why"].endswith(why)
+    api.ok("POST", f"/jobs/{array}/cancel")
+    near = {**JOB, "request": {"cpu": 1, "together_with": "nobody"}}
+    told = api.ok("POST", "/jobs/plan", near)
+    assert (told["starts"], told["node"]) == (False, None)
+    assert "nothing is held under it" in told["why"]
+
+
+#    what it shows                      what is planned                     code
+NO_PLANS = {
+    "what never fits":                 ({"request": {"cpu": 99}},          "never_fits"),
+    "a resource nobody has":           ({"request": {"fpga": 1}},          "unknown_resource"),
+    "a node there is not":             ({"request": {"node": "zz"}},       "unknown_node"),
+    "after a job there is not":        ({"after": [{"id": "999"}]},        "invalid_dependency"),
+    "a name on two lines":             ({"name": "a\nb"},                  "invalid_name"),
+    "an array backwards":              ({"array": "9-1"},                  "invalid_input"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "code"), NO_PLANS.values(), ids=NO_PLANS)
+def test_a_plan_is_refused_as_the_job_would_be(api, part, code):
+    refused = [api("POST", path, {**JOB, **part}) for path in ("/jobs/plan", "/jobs")]
+    assert refused[0] == refused[1]
+    assert refused[0][1]["code"] == code
+
+
+def test_a_plan_after_a_job_that_ended_otherwise_is_refused(api, server):
+    failed = api.submit()
+    server.end(failed, code=3)
+    server.until(lambda: api.job(failed)["state"] == "failed")
+    told = api("POST", "/jobs/plan", {**JOB, "after": [{"id": failed}]})
+    assert (told[0], told[1]["code"]) == (422, "invalid_input")
+    assert f"{failed} is failed" in told[1]["hint"]
+    then = {**JOB, "after": [{"id": failed, "condition": "afternotok"}]}
+    assert api.ok("POST", "/jobs/plan", then)["starts"]
+
+
 def test_a_signal_is_sent_to_what_runs(api, server):
     id = api.submit()
     server.until(lambda: (id, 1) in server.engine.running)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gridhand.cli import render
+from gridhand.core.resources import read_amount
 
 sys.path.insert(0, str(Path(__file__).parent))
 samples = importlib.import_module("conftest")
@@ -91,6 +92,41 @@ def test_list_is_plain_when_it_is_not_for_a_terminal(fake, grid, capsys):
     fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
     assert grid("list") == 0
     assert capsys.readouterr().out == PLAIN_LIST
+
+
+ODD = {"cpu": 7.9999, "memory": 25_279_793_984}
+
+
+def test_no_more_is_told_than_there_is(fake, grid, capsys):
+    odd = node(total=ODD, available=ODD, allocated={}, used={})
+    fake.answers["GET", "/nodes"] = {"nodes": [odd]}
+    fake.answers["GET", "/nodes/box"] = odd
+    fake.answers["GET", "/status"] = {**STATUS, "total": ODD, "available": ODD, "allocated": {}}
+    assert grid("list") == 0
+    assert "25.2 GB total, 0.0 GB allocated, 25.2 GB available\n" in (
+        out := capsys.readouterr().out
+    )
+    assert "7.9 total, 0.0 allocated, 7.9 available\n" in out
+    assert grid("stats", "box") == 0
+    assert "25.27 / 0.00 / 25.27 GB\n" in capsys.readouterr().out
+    assert grid("status") == 0
+    assert "25.27 GB" in capsys.readouterr().out
+
+
+#    what it shows                 bytes              rounded down   and up
+SIZES = {
+    "a whole number":             (16 * 10**9,        "16 GB",       "16 GB"),
+    "bytes to the last one":      (25_279_793_984,    "25.27 GB",    "25.28 GB"),
+    "few":                        (999,               "999 B",       "999 B"),
+    "nothing":                    (0,                 "0 B",         "0 B"),
+    "measured":                   (4.56e9,            "4.56 GB",     "4.56 GB"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "down", "up"), SIZES.values(), ids=SIZES)
+def test_sizes(count, down, up):
+    assert (render.size(count), render.size(count, up=True)) == (down, up)
+    assert read_amount("memory", render.size(count)) <= count
 
 
 def test_list_has_a_frame_on_a_terminal(fake, grid, capsys, terminal, monkeypatch):

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gridhand import Node, Request
+from gridhand.cli.why import ABOUT_ROOM
+from gridhand.core.ledger import Ledger
+from gridhand.core.placement import Snapshot, place
+
 sys.path.insert(0, str(Path(__file__).parent))
 samples = importlib.import_module("conftest")
 job, running, ended = samples.job, samples.running, samples.ended
@@ -82,6 +87,75 @@ def test_a_list_that_was_cut_short_says_so(fake, grid, capsys):
     fake.answers["GET", "/jobs"] = {"jobs": [job("2"), job("1")]}
     assert grid("jobs", "-a", "--limit", "2") == 0
     assert capsys.readouterr().err == "grid: these are the newest 2; --limit shows more\n"
+
+
+def task(n, make=job, **facts):
+    return make(f"17_{n}", array="17", array_index=n, **facts)
+
+
+@pytest.fixture
+def array(fake):
+    jobs = [
+        job("18", why="no room"),
+        *(task(n, why="no room") for n in range(10, 5, -1)),
+        task(5, running, node="b", started_at=ago(30)),
+        task(4, running, started_at=ago(75)),
+        task(3, ended, code=1),
+        task(2, ended),
+        task(1, ended),
+    ]
+    fake.answers["GET", "/jobs"] = {"jobs": jobs}
+    return jobs
+
+
+def test_the_tasks_of_an_array_are_one_line_for_each_state(array, grid, capsys):
+    assert grid("jobs", "-a") == 0
+    assert capsys.readouterr().out == (
+        "ID         NAME  OWNER  STATE      TIME  NODE     REASON\n"
+        "17_[1-2]   true  ann    succeeded  0:10  box      exit 0\n"
+        "17_3       true  ann    failed     0:10  box      exit 1\n"
+        "17_[4-5]   true  ann    running    1:15  2 nodes  -\n"
+        "17_[6-10]  true  ann    queued     0:00  -        no room\n"
+        "18         true  ann    queued     0:00  -        no room\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["-r", "--expand"])
+def test_each_task_has_its_own_line_if_that_is_wanted(array, grid, capsys, option):
+    assert grid("jobs", "-a", option) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == [one["id"] for one in reversed(array)]
+
+
+def test_scripts_get_each_task_for_itself(array, grid, capsys):
+    assert grid("jobs", "-a", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == array
+
+
+def test_what_runs_is_listed_though_very_many_wait(fake, grid, capsys):
+    def answer(_):
+        states = [value for name, value in fake.query("/jobs")[-1] if name == "state"]
+        found = {"open": [job("9"), job("8")], "running": [running("2")]}
+        return {"jobs": found.get(states[0], [])}
+
+    fake.answers["GET", "/jobs"] = answer
+    assert grid("jobs", "--limit", "2") == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["ID", "2", "9"]
+    assert "the newest 2" in err
+
+
+def test_an_array_that_has_just_ended_is_listed_whole(fake, grid, capsys):
+    tasks = [task(n, ended, ended_at=ago(60)) for n in range(300, 0, -1)]
+
+    def answer(_):
+        query = fake.query("/jobs")[-1]
+        limit = int(dict(query)["limit"])
+        return {"jobs": [] if ("state", "open") in query else tasks[:limit]}
+
+    fake.answers["GET", "/jobs"] = answer
+    assert grid("jobs") == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("17_[1-300]  true")
 
 
 @pytest.mark.parametrize("arguments", [["--state", "asleep"], ["--limit", "0"], ["--zzz"]])
@@ -266,16 +340,68 @@ def test_of_several_the_others_are_cancelled_all_the_same(fake, grid, capsys):
 # ---- why
 
 
-def test_why_a_job_waits(fake, grid, capsys):
-    fake.answers["GET", "/jobs/17/why"] = job(why="no room") | {"explanation": "a: short of cpu"}
+EXPLAINED = "cpu=1 does not fit now\nwho holds it:\n  a: job 9 of bob: cpu=1"
+#    what it shows                              why                          explanation    what is said
+WHY = {
+    "room is spoken of once":                  ("no room for cpu=1: a: …",    EXPLAINED,    f"job 17: {EXPLAINED}\n"),
+    "also if it is an error":                  ("x is gone",                  "x is gone. Wait.", "job 17: x is gone. Wait.\n"),
+    "what is not about room is told as well":  ("2 of its array are running", EXPLAINED,    f"job 17: 2 of its array are running\n{EXPLAINED}\n"),
+    "it waits for another job":                ("waits for job 9 to end",     None,         "job 17: waits for job 9 to end\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "explained", "says"), WHY.values(), ids=WHY)
+def test_why_a_job_waits(fake, grid, capsys, why, explained, says):
+    fake.answers["GET", "/jobs/17"] = job(why=why)
+    fake.answers["GET", "/jobs/17/why"] = job(why=why) | {"explanation": explained, "holders": []}
     assert grid("why", "17") == 0
-    assert capsys.readouterr().out == "no room\na: short of cpu\n"
+    assert capsys.readouterr().out == says
     assert grid("why", "17", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["why"] == "no room"
+    assert json.loads(capsys.readouterr().out)["why"] == why
+
+
+def test_a_refusal_begins_as_it_is_looked_for():
+    ledger = Ledger()
+    ledger.register(Node.of("a", cpu=1))
+    assert place(Request.of(cpu=2), Snapshot(ledger)).sentence().startswith(ABOUT_ROOM)
+
+
+def test_why_an_array_waits_by_what_its_tasks_wait_for(fake, grid, capsys):
+    first = [task(n, why="no room for cpu=1") for n in (1, 3)]
+    later = [task(2, why="tries again in 3 s"), task(4, running), task(5, ended)]
+    fake.answers["GET", "/jobs"] = {"jobs": [*first, *later]}
+    for one in (*first, later[0]):
+        explained = EXPLAINED if one in first else None
+        fake.answers["GET", f"/jobs/{one['id']}/why"] = one | {"explanation": explained}
+    assert grid("why", "17") == 0
+    assert capsys.readouterr().out == (
+        "array 17: 3 queued, 1 running, 1 succeeded\n"
+        f"17_[1,3]: {EXPLAINED}\n"
+        "17_2: tries again in 3 s\n"
+    )
+    assert grid("why", "17", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["states"] == {"queued": 3, "running": 1, "succeeded": 1}
+    assert [one["tasks"] for one in told["waiting"]] == [["17_1", "17_3"], ["17_2"]]
+    assert told["waiting"][0]["explanation"] == EXPLAINED
+    fake.answers["GET", "/jobs/@"] = first[0]
+    assert grid("why", "@") == 0
+    assert capsys.readouterr().out.startswith("array 17: 3 queued")
+
+
+def test_an_array_with_very_many_reasons_is_asked_about_a_few(fake, grid, capsys):
+    tasks = [task(n, why=f"tries again in {n} s") for n in range(9)]
+    fake.answers["GET", "/jobs"] = {"jobs": tasks}
+    for one in tasks:
+        fake.answers["GET", f"/jobs/{one['id']}/why"] = one | {"explanation": None}
+    assert grid("why", "17") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 10
+    assert len([path for path in fake.calls("GET") if path.endswith("/why")]) == 5
 
 
 def test_why_of_one_that_does_not_wait(fake, grid, capsys):
-    fake.answers["GET", "/jobs/@/why"] = running() | {"explanation": None}
+    fake.answers["GET", "/jobs/@"] = running()
+    fake.answers["GET", "/jobs/17/why"] = running() | {"explanation": None}
     assert grid("why", "@") == 0
     assert capsys.readouterr().out == "job 17 is running\n"
 
@@ -305,6 +431,7 @@ def test_the_last_job_is_the_whole_array_if_it_is_part_of_one(fake, grid, capsys
 
 
 def test_why_of_one_that_has_ended_says_how(fake, grid, capsys):
+    fake.answers["GET", "/jobs/17"] = job(state="failed")
     fake.answers["GET", "/jobs/17/why"] = {
         **job(state="failed"), "why": None, "message": "it exited with code 3", "explanation": None
     }  # fmt: skip

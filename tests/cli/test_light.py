@@ -18,7 +18,7 @@ HEAVY = {
 }  # fmt: skip
 OURS = {
     "gridhand.cli.attached", "gridhand.cli.main", "gridhand.cli.options", "gridhand.cli.outcome",
-    "gridhand.cli.run", "gridhand.cli.stdin", "gridhand.home",
+    "gridhand.cli.run", "gridhand.cli.scripts", "gridhand.cli.stdin", "gridhand.home",
 }  # fmt: skip
 
 

@@ -10,7 +10,8 @@ import click
 import pytest
 
 import gridhand
-from gridhand.cli.main import COMMANDS, Entry, make_cli, run
+from gridhand.cli.elsewhere import MEANT
+from gridhand.cli.main import ALIASES, COMMANDS, Entry, make_cli, run
 from gridhand.core.errors import GridError
 
 SAMPLES = "gridhand_cli_samples"
@@ -73,6 +74,53 @@ CASES = {
 def test_grid(entries, capsys, arguments, code, stdout, stderr):
     assert run(make_cli(entries), arguments) == code
     assert capsys.readouterr() == (stdout, stderr)
+
+
+#    what is typed                            what it does
+SAME = {
+    ("queue", "--help"):                      ["jobs", "--help"],
+    ("ps", "-h"):                             ["jobs", "-h"],
+    ("nodes", "--help"):                      ["list", "--help"],
+    ("kill", "--help"):                       ["cancel", "--help"],
+    ("submit", "--help"):                     ["run", "--help"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "same"), SAME.items(), ids=" ".join)
+def test_what_others_call_it_is_understood(capsys, typed, same):
+    texts = []
+    for words in (list(typed), same):
+        assert run(make_cli(COMMANDS), words) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
+def test_aliases_do_not_fill_the_help(capsys):
+    assert run(make_cli(COMMANDS), ["--help"]) == 0
+    out = capsys.readouterr().out
+    listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line]
+    assert listed[: len(COMMANDS)] == list(COMMANDS)
+    last = " ".join(out[out.index("Also:") :].split())  # and yet they are told
+    for alias, words in ALIASES.items():
+        assert alias in last
+        assert " ".join(words) in last
+
+
+@pytest.mark.parametrize("word", sorted(MEANT))
+def test_who_comes_from_elsewhere_is_told_what_to_type(capsys, word):
+    assert run(make_cli(COMMANDS), [word, "17"]) == 125
+    hint = capsys.readouterr().err.splitlines()[1]
+    assert hint.startswith(f"hint: Did you mean `{MEANT[word]}`? ")
+    assert word not in {**COMMANDS, **ALIASES}
+    cli = make_cli(COMMANDS)
+    for line in MEANT[word].split("` or `"):
+        with click.Context(cli) as ctx:
+            assert line == "grid --version" or cli.get_command(ctx, line.split()[1])
+
+
+def test_a_slip_of_an_alias_is_understood_too(capsys):
+    assert run(make_cli(COMMANDS), ["sumbit"]) == 125
+    assert "Did you mean `grid submit`?" in capsys.readouterr().err
 
 
 def test_a_bug_is_shown_in_full(entries, capsys):

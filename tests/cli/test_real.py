@@ -77,10 +77,31 @@ def test_a_signal_is_128_and_its_number(real):
     assert done.stderr.startswith(b"grid: job ")
 
 
-def test_a_command_that_is_not_there(real):
-    done = real("run", "no-such-command")
-    assert done.returncode == 125
-    assert b"no-such-command" in done.stderr
+def script(path, text, mode=0o755):
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_a_command_that_cannot_be_started_ends_as_in_a_shell(real, tmp_path):
+    plain = script(tmp_path / "plain", "#!/bin/sh\n", 0o644)
+    lost = script(tmp_path / "lost", "#!/no/such/interpreter\n")
+    strange = script(tmp_path / "strange", "no program\n")
+    on_path = {**real.env, "PATH": str(tmp_path)}
+    for command, code in (
+        (["no-such-command"], 127), ([str(tmp_path / "none")], 127), ([plain], 126),
+        ([str(tmp_path)], 126), ([lost], 126), ([strange], 126), (["-d", "none"], 0),
+    ):  # fmt: skip
+        done = real("run", *command)
+        assert done.returncode == code, done
+    assert real("logs", "-f", "@").returncode == 127
+    done = real("run", "-o", str(tmp_path / "none" / "file"), "true")
+    assert done.returncode == 125  # the command is there
+    before, real.env = real.env, on_path
+    try:
+        assert real("run", "plain").returncode == 126
+    finally:
+        real.env = before
 
 
 def test_a_command_that_never_fits_is_refused_at_once(real):
@@ -190,6 +211,65 @@ def test_waiting_is_explained_and_can_be_cancelled(real):
     finally:
         assert real("release", holder).returncode == 0
     assert real("run", "true").returncode == 0
+
+
+def test_who_holds_what_an_array_waits_for_is_named(real):
+    total = real.json("status")["total"]["cpu"]
+    held = real("reserve", "-q", "-c", str(total), "upkeep").stdout.decode().strip()
+    try:
+        array = real("submit", "-q", "-a", "3-9", "-J", "my job", "true").stdout.decode().strip()
+        said = real("why", array).stdout.decode()
+        assert said.startswith(f"array {array}: 7 queued\n{array}_[3-9]: cpu=1 does not fit now")
+        assert f": upkeep of {real.json('show', f'{array}_3')['owner']}: cpu={total}\n" in said
+        assert said.count("Insufficient CPU") == 1
+        listed = real("queue").stdout.decode()
+        assert f"{array}_[3-9]  my job" in listed
+        assert f"{array}_4 " in real("ps", "-r").stdout.decode()
+        dry = real("run", "--dry-run", "-c", "1", "true")
+        assert (dry.returncode, dry.stdout[:17]) == (1, b"it would wait: cp")
+        assert b"upkeep" in dry.stdout
+        assert real("kill", "-q", array).returncode == 0
+    finally:
+        assert real("release", held).returncode == 0
+
+
+def test_a_dry_run_changes_nothing_and_refuses_what_would_be_refused(real):
+    before = real.json("jobs", "-a")
+    dry = real("run", "--dry-run", "true")
+    assert dry.returncode == 0
+    assert dry.stdout.startswith(b"it would start now on ")
+    never = real("run", "--dry-run", "-c", "9999", "true")
+    assert (never.returncode, never.stderr) == (125, real("run", "-c", "9999", "true").stderr)
+    for wrong in (["--after", "99999"], ["-p", "now"], ["-w", "nowhere"], ["-a", "9-1"]):
+        refused = real("run", "--dry-run", *wrong, "true")
+        assert (refused.returncode, refused.stdout) == (125, b"")
+        assert refused.stderr.startswith(b"error: ")
+    assert real.json("jobs", "-a") == before
+
+
+def test_a_script_says_what_it_needs(real, tmp_path):
+    head = "#!/bin/sh\n#GRID -c 0.5 --mem 100MB -J 'my script'\n"
+    script(tmp_path / "it.sh", f"{head}echo $GRIDHAND_CPUS $GRIDHAND_MEMORY_BYTES $1\n", 0o644)
+    done = real("run", "--mem", "200MB", "it.sh", "x", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"0.5 200000000 x\n"), done
+    assert real.json("show", "@")["name"] == "my script"
+
+
+def test_what_is_inside_is_not_shown_to_scripts(real):
+    node = real.json("list")[0]["name"]
+    held = real.json("reserve", "-c", "0.1", "someone")
+    answers = {
+        "list": real.json("list")[0],
+        "stats": real.json("stats", node),
+        "why": real.json("why", "-c", "1"),
+        "register": real.json("node", "register", "extra", "-c", "1"),
+        "drain": real.json("node", "drain", "extra"),
+        "resume": real.json("node", "resume", "extra"),
+        "remove": real.json("node", "remove", "extra"),
+        "reserve": held,
+        "release": real.json("release", held["id"])[0],
+    }
+    assert [name for name, told in answers.items() if "row" in told] == []
 
 
 def test_an_array(real):

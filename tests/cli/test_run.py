@@ -118,13 +118,21 @@ def test_what_the_controller_refuses_is_said_in_its_words(fake, grid, capfd):
     assert capfd.readouterr().err == "error: memory: 'x' is not allowed\nhint: Give 4GB.\n"
 
 
+def unstarted(message, **facts):
+    how = {"state": "failed", "reason": "start_failed", "exit_code": None, **facts}
+    return ended(message=message, **how)
+
+
 CANCELLED = {"state": "cancelled", "reason": "cancelled", "exit_code": None}
 #    what it shows                                  how it ended                                                                  code  stderr
 ENDS = {
     "a signal is 128 and its number":              (ended(state="failed", reason="signal", signal=9, exit_code=137),                     137,  "grid: job 17: ended by SIGKILL\n"),
     "out of memory is said":                       (ended(state="failed", reason="oom", exit_code=137, message="it used 5 GB of 4 GB"),  137,  "grid: job 17: it used 5 GB of 4 GB\n"),
     "a time-out is said, and is not 0":            (ended(state="failed", reason="timeout", exit_code=0),                                125,  "grid: job 17: it took longer than its time limit\n"),
-    "a command that is not there":                 (ended(state="failed", reason="start_failed", exit_code=None, message="no command x"), 125,  "grid: job 17: no command x\n"),
+    "a command that is not there":                 (unstarted("there is no command 'x' on the job's PATH (/bin)", exit_code=127),        127,  "grid: job 17: there is no command 'x' on the job's PATH (/bin)\n"),
+    "a machine that is full":                      (unstarted("cannot start '/x': Cannot allocate memory"),                              125,  "grid: job 17: cannot start '/x': Cannot allocate memory\n"),
+    "a folder that is not there":                  (unstarted("cannot enter the working folder '/y': No such file or directory"),        125,  "grid: job 17: cannot enter the working folder '/y': No such file or directory\n"),
+    "a start that comes with a code":              (unstarted("it is gone", exit_code=127),                                              127,  "grid: job 17: it is gone\n"),
     "a lost one":                                  (ended(state="lost", reason="agent_lost", exit_code=None),                            125,  "grid: job 17: its exit status is unknown: what ran it on the node died\n"),
     "one that others cancelled":                   (ended(**CANCELLED),                                                                  125,  "grid: job 17: cancelled\n"),
     "its own code needs no words":                 (ended(code=3),                                                                       3,    ""),
@@ -186,6 +194,19 @@ def test_an_array_shows_its_tasks_in_order_and_ends_with_the_highest_code(fake, 
     assert grid("run", "-a", "1-3%2", "x") == 4
     assert capfd.readouterr().out == "task 1\ntask 2\ntask 3\n"
     assert fake.body("POST", "/jobs")["array"] == "1-3%2"
+
+
+def test_what_is_the_same_of_many_tasks_is_said_of_a_few_and_counted(fake, grid, capfd):
+    array(fake, *[0] * 12)
+    for n in range(1, 13):
+        how = ended(f"17_{n}", array="17", **CANCELLED)
+        fake.follows(end(how), id=f"17_{n}")
+    assert grid("run", "-a", "1-12", "x") == 125
+    said = capfd.readouterr().err.splitlines()
+    assert said == [
+        *(f"grid: job 17_{n}: cancelled" for n in range(1, 6)),
+        "grid: and 7 more of 17: cancelled",
+    ]
 
 
 def test_the_tasks_of_an_array_end_with_us(fake, start):

@@ -221,10 +221,13 @@ def test_a_full_disk_is_found(monkeypatch):
     assert found("disk")[1] != "fail"
 
 
-@pytest.mark.parametrize(("version", "level"), [((3, 51, 2), "warn"), ((3, 51, 3), "ok")])
-def test_the_fault_of_sqlite_is_told(monkeypatch, version, level):
+@pytest.mark.parametrize(("version", "told"), [((3, 51, 2), True), ((3, 51, 3), False)])
+def test_the_fault_of_sqlite_is_told_and_is_nothing_to_mend(monkeypatch, version, told):
     monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
-    assert found("sqlite")[1] == level
+    [one], level = found("sqlite")
+    assert (level, one.hint) == ("ok", "")
+    assert sqlite3.sqlite_version in one.text
+    assert ("rare fault" in one.text) == told
 
 
 def test_a_controller_of_another_version(fake, capsys):

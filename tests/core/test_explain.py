@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridhand import NeverFits, Node, NoRoom, Request, Resources, UnknownNode
+from gridhand.core import jobs
+from gridhand.core.allocations import Lifetime
 from gridhand.core.explain import MOST_CHOICES, explain
+from gridhand.core.explanation_holders import MOST_HOLDERS
 from gridhand.core.gpus import Gpu, GpuHealth
 from gridhand.core.ledger import Ledger, Placement, Terms
 from gridhand.core.nodes import Health
@@ -24,6 +27,7 @@ from gridhand.core.strategies import STRATEGIES, best_fit
 from gridhand.core.survey import MOST_NEAREST, NodeSurvey, could_hold
 from gridhand.core.usage import NodeUse
 from gridhand.core.views import dump
+from gridhand.core.work import Work
 
 NOW = 1_000_000
 GB = 10**9
@@ -233,11 +237,18 @@ def test_a_change_carries_the_request_that_fits():
     }  # fmt: skip
 
 
-def test_bytes_are_exact_and_readable():
-    seen = snapshot(a="memory=16534556672B")
-    change = told(seen, memory="20GB").changes[0]
-    assert change.text == "ask for memory 16534556.672kB (about 16.53GB) instead of 20GB"
-    assert read_amount("memory", change.after) == 16534556672
+def test_bytes_are_exact_as_data_and_readable_as_text():
+    seen = snapshot(a="memory=16537556672B")
+    asked = Request.of(memory="20123456789B")
+    change = explain(asked, seen, best_fit).changes[0]
+    assert change.text == "ask for memory 16.53GB instead of 20.13GB"
+    assert read_amount("memory", change.after) == 16537556672
+    refused = place(asked, seen)
+    assert "ask for memory=16.53GB instead of 20.13GB" in refused.hint()
+    assert isinstance(place(Request.of("memory=16.53GB"), seen), Placement)
+    found = str(explain(asked, seen, best_fit))
+    assert found.startswith("memory=20.13GB can never fit: no node has more than 16.53GB of memory")
+    assert "kB" not in found + refused.sentence() + refused.hint()
 
 
 @pytest.mark.parametrize("free", range(5))
@@ -392,12 +403,104 @@ def test_the_hint_of_a_refusal_has_the_smallest_change():
 
     found = error(cpu=7)
     assert type(found) is NoRoom
-    assert found.hint.startswith("Ask for cpu=6 instead of 7, permit other nodes, or try again")
+    assert found.hint.startswith("Ask for cpu=6 instead of 7, or try again when a node has room")
     found = error(cpu=9, memory="1GB")
     assert type(found) is NeverFits
-    assert "Waiting will not help: ask for cpu=6 instead of 9, permit" in found.hint
+    assert found.hint == (
+        "Waiting will not help: ask for cpu=6 instead of 9, or register a larger node."
+    )
     assert "ask for less," in error(cpu=9, memory="64GB").hint
     assert error(cpu=7, quality="standard").hint.startswith("Ask for less,")  # not as written
+
+
+#    what it shows                               asked                                  whether other nodes are spoken of
+LEFT_OUT = {
+    "none is left out":                         ({"cpu": 9},                            False),
+    "nor by preferring one":                    ({"cpu": 9, "prefer": "w1"},            False),
+    "nor by the kind of device":                ({"gpu": 9, "gpu_model": "A100"},       False),
+    "by a pin":                                 ({"cpu": 9, "node": "w1"},              True),
+    "by excluding one":                         ({"cpu": 9, "exclude": "w1"},           True),
+    "not by excluding what is not there":       ({"cpu": 9, "exclude": "w9"},           False),
+    "by a label":                               ({"cpu": 9, "labels": {"zone": "a"}},   True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "spoken"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_other_nodes_are_to_be_permitted_only_if_the_request_left_them_out(asked, spoken):
+    refused = place(Request.of(**asked), mixed())
+    assert isinstance(refused, Refusal)
+    assert ("permit other nodes" in refused.hint()) == spoken
+    again = Refusal.told(refused.asked, refused.facts())
+    assert again.hint() == refused.hint()
+    assert ("permit other nodes" in refused.error().hint) == spoken
+
+
+def test_a_pin_to_the_only_node_leaves_none_out():
+    refused = place(Request.of(cpu=2, node="a"), snapshot(a="cpu=1"))
+    assert "permit" not in refused.hint()
+
+
+# ---- who holds it
+
+
+def by_hand(seen, holder, node, owner="ann", **asked):
+    placed = place(Request.of(node=node, **asked), seen)
+    [held] = seen.ledger.grant([placed], Terms(owner, holder), now=NOW)
+    return held.id
+
+
+def start_job(seen, id, number, node, *, array=None, index=None, name=None, **asked):
+    request = Request.of(node=node, **asked)
+    work = Work("bob", ("true",), "/", request, name=name)
+    job = jobs.submit(work, id=id, number=number, now=NOW, array=array, array_index=index)
+    seen.ledger.put_job("job.submitted", job)
+    [held] = seen.ledger.grant([place(request, seen)], Terms("bob", lifetime=Lifetime.JOB), now=NOW)
+    started = jobs.start(job, node=node, allocation=held.id, now=NOW)
+    seen.ledger.put_job("job.started", started)
+
+
+def test_who_holds_what_is_short_is_named_those_with_most_first():
+    seen = snapshot(a="cpu=8 license=1", tiny="cpu=1")
+    by_hand(seen, "upkeep", "a", owner="eve", cpu=2)
+    unnamed = by_hand(seen, None, "a", cpu=1, license=1)
+    start_job(seen, "7", 7, "a", name="train", cpu=3)
+    for task in (1, 2):
+        start_job(seen, f"8_{task}", 7 + task, "a", array="8", index=task, cpu=0.5)
+    found = told(seen, cpu=4)
+    assert [str(one) for one in found.holders] == [
+        "a: job 7 (train) of bob: cpu=3",
+        "a: upkeep of eve: cpu=2",
+        f"a: {unnamed} of ann: cpu=1",
+        "a: job 8_[1-2] of bob: cpu=1",
+    ]
+    assert found.more_holders == 0
+    assert str(found).splitlines()[-5:] == [
+        "who holds it:", *(f"  {one}" for one in found.holders)
+    ]  # fmt: skip
+    assert [one.holder for one in told(seen, license=1).holders] == [unnamed]
+    assert [one.count for one in found.holders] == [1, 1, 1, 2]
+
+
+def test_of_very_many_holders_a_few_are_named():
+    seen = snapshot(a="cpu=8", b="cpu=8")
+    for n in range(8):
+        by_hand(seen, f"h{n}", "a", cpu=1)
+        by_hand(seen, f"k{n}", "b", cpu=1)
+    found = told(seen, cpu=8)
+    assert len(found.holders) == MOST_HOLDERS
+    assert str(found).splitlines()[-1] == f"  and {16 - MOST_HOLDERS} more"
+
+
+def test_nobody_is_named_where_it_would_not_help_if_they_went():
+    seen = snapshot(Node.of("g", cpu=4, gpus=gpus(24, model="T4")), a="cpu=2")
+    by_hand(seen, "cores", "a", cpu=2)
+    assert told(seen, cpu=9).holders == ()  # it can never fit
+    assert told(seen, cpu=4).fits
+    by_hand(seen, "device", "g", gpu=0.5)
+    by_hand(seen, "few", "g", cpu=1)
+    assert [one.holder for one in told(seen, cpu=4).holders] == ["few"]  # not on a, which is small
+    assert [one.holder for one in told(seen, gpu=1).holders] == ["device"]
+    assert told(seen, gpu=1, gpu_model="A100").holders == ()
 
 
 # ---- as data
@@ -416,7 +519,7 @@ def test_an_explanation_is_plain_data_that_can_be_kept():
         assert pickle.loads(pickle.dumps(found)) == found
         assert found.to_dict().keys() == {
             "asked", "about", "alternative", "quality", "fits", "node", "gpus", "nodes", "fitting",
-            "groups", "nearest", "changes", "ever", "never_because",
+            "groups", "nearest", "changes", "ever", "never_because", "holders", "more_holders",
         }  # fmt: skip
         assert "\n" not in repr(found)
     html = told(seen, gpu=0.4, gpu_model="<b>")._repr_html_()
@@ -436,8 +539,16 @@ def test_the_text_reads_well():
         "  b: Insufficient CPU: worker has 2.00 available, task requires 3.00",
         "  a: Insufficient CPU: worker has 1.00 available, task requires 3.00",
         "why not on the 3 nodes:",
-        "  2 nodes (b, a), at best: Insufficient CPU: worker has 2.00 available, task requires 3.00",
+        "  2 nodes (b, a): short of cpu",
         "  c: the node is draining",
+    ]
+    alone = snapshot(a="cpu=1")
+    assert str(told(alone, cpu=3)).splitlines() == [
+        "cpu=3 can never fit: no node has more than 1 cpu",
+        "what would fit now:",
+        "  ask for cpu 1 instead of 3 (fits on a)",
+        "why not on the only node:",
+        "  a: Insufficient CPU: worker has 1.00 available, task requires 3.00",
     ]
 
 

@@ -22,6 +22,7 @@ from gridhand.core.gpus import Gpu, GpuHealth
 from gridhand.core.ledger import Ledger, Placement, Terms
 from gridhand.core.nodes import Health
 from gridhand.core.placement import Snapshot, place
+from gridhand.core.readable import asked_text
 from gridhand.core.refusals import Lack, Refusal
 from gridhand.core.resources import MOST, UNIT
 from gridhand.core.strategies import STRATEGIES, best_fit, first_available, strategy_named
@@ -299,8 +300,11 @@ REASONS = {
         ["Insufficient CPU: worker has 2.0000 available, task requires 2.0001"]),
     "as many as it takes, to the byte":          ("memory=1GB",                     {},                   {"memory": "1000000001B"},
         ["Insufficient Memory: worker has 1.000000000 GB available, task requires 1.000000001 GB"]),
-    "never the same on both sides":              ("cpu=3",                          {"cpu": 0.005},       {"cpu": 3},
-        ["Insufficient CPU: worker has 2.995 available, task requires 3.000"]),
+    "never the same on both sides":              ("cpu=3.001",                      {},                   {"cpu": 3.004},
+        ["Insufficient CPU: worker has 3.001 available, task requires 3.004"]),
+    "never more than there is":                  ("cpu=3 memory=25276793984B",      {"cpu": 0.005},       {"cpu": 3, "memory": "1TB"},
+        ["Insufficient CPU: worker has 2.99 available, task requires 3.00",
+         "Insufficient Memory: worker has 25.27 GB available, task requires 1000.00 GB"]),
 }  # fmt: skip
 
 
@@ -311,7 +315,8 @@ def test_t7_a_refusal_says_what_is_missing_in_the_seeds_words(has, held, asked, 
         hold(seen, "n1", **held)
     refused = refusal(seen, **asked)
     assert refused.reasons() == {"n1": reasons}
-    assert refused.sentence() == f"no room for {Request.of(**asked).resources}: n1: {reasons[0]}"
+    wanted = asked_text(Request.of(**asked).resources)
+    assert refused.sentence() == f"no room for {wanted}: n1: {reasons[0]}"
 
 
 def test_two_amounts_that_differ_are_never_told_as_the_same():

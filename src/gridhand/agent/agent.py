@@ -16,7 +16,7 @@ from typing import Any
 from gridhand.agent import limits, processes
 from gridhand.agent.asked import Asked, Unreadable
 from gridhand.agent.driving import Driving
-from gridhand.agent.hardware import discover
+from gridhand.agent.hardware import discover, stand_in
 from gridhand.agent.limits import Limits
 from gridhand.agent.link import Facts, LinkError, LinkRefused
 from gridhand.agent.nvml import Nvml
@@ -34,9 +34,18 @@ _RESOLVE_S = 1.0
 class Agent:
     """`tell` sends an event to all that watch."""
 
-    def __init__(self, folder: str, starter: str, tell: Callable[[Facts], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        starter: str,
+        tell: Callable[[Facts], None],
+        stands_for: tuple[str, str] | None = None,
+    ) -> None:
+        """`stands_for` is the name and the capacity of another node than this machine is."""
         nvml = Nvml()
         self.found = discover(Path(folder), nvml=nvml)
+        if stands_for is not None:
+            self.found = stand_in(self.found, *stands_for)
         self.driving = Driving(nvml, self.found)
         self.parent = Parent(starter, self._event, self._adopt)
         self.stopping = Stopping(self.parent, self._over, self.tell_node)

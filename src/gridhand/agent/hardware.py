@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridhand.agent import procfs
@@ -71,6 +71,15 @@ def discover(folder: Path, *, nvml: Nvml | None = None, root: Path = Path("/")) 
         problems=tuple(problems),
         gpu_problems=found.problems,
     )
+
+
+def stand_in(found: Discovery, name: str, capacity: str) -> Discovery:
+    """Another node than this machine is, of which there may be several here: for trying things out.
+
+    It pins nobody, because its cores are not this machine's, and it has no devices.
+    """
+    node = Node.of(name, Resources.parse(capacity))
+    return replace(found, node=node, cpus=frozenset(), problems=(), gpu_problems=())
 
 
 def usable_cpus(bounds: Bounds, problems: list[Problem]) -> frozenset[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gridhand.agent import wire
 from gridhand.agent.link import Facts, Link, LinkAbsent, LinkLost
@@ -23,8 +23,9 @@ async def ensure_agent(
     on_lost: Callable[[], None] | None = None,
     grace_s: float = 60.0,
     timeout_s: float = 30.0,
+    options: Sequence[str] = (),
 ) -> Link:
-    """A link to the agent of `folder`, after its hello; it is started if none runs.
+    """A link to the agent of `folder`, after its hello; if none runs it is started.
 
     However many do this at the same moment, one is started, which belongs to nobody. The answer to
     the hello is the link's `greeting`. Raises `LinkRefused` when a later epoch is in charge.
@@ -43,15 +44,16 @@ async def ensure_agent(
         try:
             return await connect()
         except LinkAbsent:
-            await asyncio.to_thread(_ensure, folder, starter, grace_s)
+            words = ("--grace", str(grace_s), *options)
+            await asyncio.to_thread(_ensure, folder, starter, words)
         except LinkLost:  # one that was just about to end
             await asyncio.sleep(_PAUSE_S)
     return await connect()
 
 
-def _ensure(folder: str, starter: str, grace_s: float) -> None:
+def _ensure(folder: str, starter: str, options: Sequence[str]) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    command = ["gridhand.agent.main", folder, "--starter", starter, "--grace", str(grace_s)]
+    command = ["gridhand.agent.main", folder, "--starter", starter, *options]
     try:
         with locked(folder):
             if not _listens(folder):

@@ -1,7 +1,7 @@
 """The agent as a process of its own.
 
     python -E -s -m gridhand.agent.main FOLDER --starter FOLDER [--grace SECONDS] [--detach]
-        [--measured]
+        [--measured] [--stands-for NAME AMOUNTS]
 
 It stays as long as jobs run or a controller is connected, and a while longer.
 """
@@ -55,6 +55,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--detach", action="store_true")
     words = "make no control groups: measure what jobs use"
     parser.add_argument("--measured", action="store_true", help=words)
+    words = "be another node than this machine, with these amounts"
+    names = ("NAME", "AMOUNTS")
+    parser.add_argument("--stands-for", nargs=2, metavar=names, type=str, help=words)
     return parser.parse_args(arguments)
 
 

@@ -23,8 +23,19 @@ _INPUT = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _DEFAULTS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as shells have it
+_OUT_OF = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE})
+
+
 class StartFailed(Exception):
-    """The command was not started; the words are for its user."""
+    """The command was not started; the words are for its user.
+
+    `code` is what a shell would answer, where it is the command itself that is at fault.
+    """
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Spawner:
@@ -85,7 +96,8 @@ class Spawner:
                     setsigdef=_DEFAULTS,
                 )
             except OSError as error:
-                raise _failed("cannot start", program, error, _hint(error)) from None
+                words = str(_failed("cannot start", program, error, _hint(error)))
+                raise StartFailed(words, _code(error, program)) from None
         return pid, self._cgroups.put(pid, late)
 
     def _stand_for(self, order: Order) -> list[str]:
@@ -134,9 +146,10 @@ def _program(order: Order) -> bytes:
                 return candidate
             seen = seen or candidate
     if seen:
-        raise StartFailed(f"cannot start {os.fsdecode(seen)!r}: it is not executable")
+        raise StartFailed(f"cannot start {os.fsdecode(seen)!r}: it is not executable", NOT_RUNNABLE)
     raise StartFailed(
-        f"there is no command {os.fsdecode(name)!r} on the job's PATH ({os.fsdecode(path)})"
+        f"there is no command {os.fsdecode(name)!r} on the job's PATH ({os.fsdecode(path)})",
+        NOT_FOUND,
     )
 
 
@@ -152,6 +165,13 @@ def _open(opened: contextlib.ExitStack, what: str, path: bytes, flags: int) -> i
 
 def _failed(what: str, path: bytes | str, error: OSError, hint: str = "") -> StartFailed:
     return StartFailed(f"{what} {os.fsdecode(path)!r}: {error.strerror}{hint}")
+
+
+def _code(error: OSError, program: bytes) -> int | None:
+    if error.errno in _OUT_OF:
+        return None
+    missing = error.errno == errno.ENOENT and not os.path.exists(program)
+    return NOT_FOUND if missing else NOT_RUNNABLE
 
 
 def _hint(error: OSError) -> str:

@@ -24,7 +24,7 @@ async def stand(
     ready: Callable[[], None],
 ) -> None:
     service = Service()
-    agent = Agent(folder, starter, service.tell)
+    agent = Agent(folder, starter, service.tell, options.stands_for)
     service.serve(agent)
     await agent.begin(os.getpid(), measured=options.measured)
     loop = asyncio.get_running_loop()

@@ -215,7 +215,8 @@ class Starter:
         try:
             pid, attempt.doomed = self.spawner.spawn(order)
         except StartFailed as error:
-            attempt.finish("start_failed", message=str(error))
+            code = {} if error.code is None else {"code": error.code}
+            attempt.finish("start_failed", message=str(error), **code)
             self.note_end(attempt)
             return
         # It cannot have been reaped yet, so it is there even when it has ended.

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gridhand.api.callers import acts_as, owner_of
 from gridhand.api.following import Follower, Following
+from gridhand.api.planning import planned
 from gridhand.api.schemas import OpId, op_id_of
 from gridhand.api.strict import StrictRoute
 from gridhand.api.submissions import Submission, check_environment
@@ -22,7 +23,7 @@ from gridhand.controller.orders import log_path
 from gridhand.core.calls import Call
 from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownJob
 from gridhand.core.explanation import Explanation
-from gridhand.core.jobs import JobState
+from gridhand.core.jobs import JobState, Phase
 
 MOST_LISTED = 10_000
 MOST_TOLD = 1000  # of the tasks of an array that was submitted
@@ -112,15 +113,23 @@ def job_routes(controller: Controller) -> APIRouter:
     async def why(id: str, request: Request) -> dict[str, Any]:
         seen = await any_of(id, request)
         explained: str | None = None
-        if seen.job.state is JobState.QUEUED:
+        holders: list[dict[str, Any]] = []
+        if seen.phase is Phase.QUEUED and seen.held is None:  # it waits for nothing but room
             owner, asked = seen.job.work.owner, seen.job.request
             call: Call[Explanation] = controller.calls.explain(owner, asked, ())
             try:
                 found = await controller.ask(call)
-                explained = str(found)
+                explained = None if found.fits else str(found)
+                holders = [one.to_dict() for one in found.holders]
             except GridError as error:  # what it is to be near to is not there now
                 explained = f"{error}. {error.hint}"
-        return {**shown(seen), "explanation": explained}
+        return {**shown(seen), "explanation": explained, "holders": holders}
+
+    @router.post("/plan")
+    async def plan(body: Submission, request: Request) -> dict[str, Any]:
+        """What would become of it, if it were submitted now; nothing is."""
+        work, _, after = body.work(owner_of(request), ""), body.indices(), body.followed()
+        return await planned(controller, work, after)
 
     @router.get("/{id}/logs")
     async def logs(

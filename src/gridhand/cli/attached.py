@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Job = dict[str, Any]
 
 _PATIENCE_S = 1.0  # a job that waits longer says why
+_ALIKE = 5  # tasks of an array of which the same is said; the others are counted
 
 
 def say(text: str) -> None:
@@ -100,6 +102,7 @@ class Attached:
         self._sent = 0  # the signal that was passed on, or that it was cancelled for
         self._quiet = quiet
         self._waiting = Waiting(quiet)
+        self._said: Counter[str] = Counter()
         self._missed = 0  # bytes of its output that were cut out before they were read
         self._before: dict[int, Any] = {}
         self._timer = (0.0, 0.0)
@@ -117,6 +120,9 @@ class Attached:
             signal.signal(number, handler)
         signal.setitimer(signal.ITIMER_REAL, *self._timer)
         self._waiting.clear()
+        for text, count in self._said.items():
+            if count > _ALIKE:
+                say(f"and {count - _ALIKE} more of {self._whole}: {text}")
 
     def follow(self, job: Job, *, stdin: Stdin | None = None, output: bool = True) -> Job:
         """Stay until the job ends; answer it as it ended."""
@@ -138,7 +144,9 @@ class Attached:
         """Say what there is to say about the end, and answer the exit code."""
         passed_on = self._sent and job.get("signal") == self._sent
         if not self._quiet and not passed_on and (text := last_words(job)):
-            say(f"job {job['id']}: {text}")
+            self._said[text] += 1
+            if self._said[text] <= _ALIKE:
+                say(f"job {job['id']}: {text}")
         code = exit_code(job, instead=128 + self._sent if self._sent else None)
         if self._missed:
             say(missed_text(job["id"], self._missed))

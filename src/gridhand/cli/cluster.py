@@ -142,13 +142,12 @@ def _node_lines(node: Facts) -> list[str]:
 
 
 def _in_words(node: Facts, name: str) -> str:
-    told = [f"{_one_place(name, node[kind].get(name, 0))} {kind}" for kind in _KINDS]
+    by, unit = (render.GB, " GB") if name in render.BYTES else (1, "")
+    told = [
+        f"{render.rounded_down(node[kind].get(name, 0), by, 1)}{unit} {kind}" for kind in _KINDS
+    ]
     used = used_of(node, name)
-    return ", ".join([*told, *([] if used is None else [f"{_one_place(name, used)} used"])])
-
-
-def _one_place(name: str, value: float) -> str:
-    return f"{value / render.GB:.1f} GB" if name in render.BYTES else f"{value:.1f}"
+    return ", ".join([*told, *([] if used is None else [f"{used / by:.1f}{unit} used"])])
 
 
 def jobs_on(node: Facts) -> int:
@@ -242,7 +241,7 @@ def _ago(text: str | None) -> str | None:
 def _beside(node: Facts, name: str) -> str:
     unit = "GB" if name in render.BYTES else "cores" if name == "cpu" else ""
     by = render.GB if name in render.BYTES else 1
-    told = " / ".join(f"{node[kind].get(name, 0) / by:.2f}" for kind in _KINDS)
+    told = " / ".join(render.rounded_down(node[kind].get(name, 0), by, 2) for kind in _KINDS)
     used, total = used_of(node, name), node["total"].get(name, 0)
     percent = f"({100 * used / total:.1f}% used)" if used is not None and total else ""
     return " ".join(filter(None, [told, unit, percent]))

@@ -19,6 +19,7 @@ Job = dict[str, Any]
 STATES = ("queued", "running", "succeeded", "failed", "cancelled", "lost")
 _RECENT_S = 3600
 _LIMIT = 1000
+_FEW = 100
 MOST_LISTED = 10_000
 HEAD = ("ID", "NAME", "OWNER", "STATE", "TIME", "NODE", "REASON")
 
@@ -43,12 +44,17 @@ def read_states(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     default=_LIMIT,
     help="At most so many, the newest.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def jobs(everything: bool, states: list[str], owner: str | None, limit: int, as_json: bool) -> None:
+@click.option("-r", "--expand", is_flag=True, help="Each task of an array on its own line.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON, each task for itself.")
+def jobs(
+    everything: bool, states: list[str], owner: str | None, limit: int, expand: bool, as_json: bool
+) -> None:
     """List jobs.
 
     Those that wait or run, and yours that ended in the last hour; others with --all or --state.
+    Tasks of an array of which there is the same to say are one line, with the longest TIME.
     """
+    from gridhand.cli.folding import folded
     from gridhand.client import connect
 
     with connect() as client:
@@ -59,22 +65,31 @@ def jobs(everything: bool, states: list[str], owner: str | None, limit: int, as_
     if as_json:
         render.print_json(found)
         return
-    lines = render.table(HEAD, map(row, reversed(found)), right="TIME")
-    click.echo("\n".join(render.fitted(lines)))
+    oldest_first = found[::-1]
+    rows = map(row, oldest_first) if expand else folded(oldest_first)
+    click.echo("\n".join(render.fitted(render.table(HEAD, rows, right="TIME"))))
     if len(found) == limit:
         click.echo(f"grid: these are the newest {limit}; --limit shows more", err=True)
 
 
 def current(client: Client, limit: int) -> list[Job]:
     """What waits or runs, and what ended not long ago, the newest first."""
-    since = time.time() - _RECENT_S
     waiting = client.jobs(states=["open"], limit=limit)
-    ended = [
-        job
-        for job in client.jobs(states=STATES[2:], owner=own_name(), limit=min(limit, 100))
-        if (render.moment(job["ended_at"]) or 0) >= since
-    ]
-    return sorted([*waiting, *ended], key=_number, reverse=True)[:limit]
+    if len(waiting) == limit:  # what runs is older than what waits, and not to be left out
+        waiting = [*client.jobs(states=["running"], limit=limit), *waiting]
+    found = {job["id"]: job for job in (*waiting, *_ended_lately(client, limit))}
+    return sorted(list(found.values())[:limit], key=_number, reverse=True)
+
+
+def _ended_lately(client: Client, limit: int) -> list[Job]:
+    """Own jobs that ended not long ago; they are few, as a rule, and so few are asked for first."""
+    since = time.time() - _RECENT_S
+    for count in sorted({min(_FEW, limit), limit}):
+        ended = client.jobs(states=STATES[2:], owner=own_name(), limit=count)
+        lately = [job for job in ended if (render.moment(job["ended_at"]) or 0) >= since]
+        if len(lately) < count:
+            break
+    return sorted(lately, key=_number, reverse=True)
 
 
 def own_name() -> str:

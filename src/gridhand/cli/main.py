@@ -53,15 +53,31 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
+# What the hands of those type who come from Slurm and its like; the words they stand for.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "submit": ("run", "--detach"),
+    "queue": ("jobs",),
+    "ps": ("jobs",),
+    "nodes": ("list",),
+    "kill": ("cancel",),
+}
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, and not before."""
 
     def __init__(
-        self, *, entries: Mapping[str, Entry], name: str | None = None, help: str | None = None
+        self,
+        *,
+        entries: Mapping[str, Entry],
+        name: str | None = None,
+        help: str | None = None,
+        epilog: str | None = None,
     ) -> None:
         super().__init__(
             name,
             help=help,
+            epilog=epilog,
             invoke_without_command=True,
             callback=_help_without_command,
             context_settings={"help_option_names": ["-h", "--help"]},
@@ -78,9 +94,10 @@ class LazyGroup(click.Group):
         return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.entries:
+        name = ALIASES.get(cmd_name, (cmd_name,))[0]
+        if name not in self.entries:
             return None
-        module, _, attribute = self.entries[cmd_name].target.partition(":")
+        module, _, attribute = self.entries[name].target.partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"
         return command
@@ -93,8 +110,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, *more = ALIASES.get(args[0], args[:1])
+        if name in self.entries:
+            return super().resolve_command(ctx, [name, *more, *args[1:]])
         # While a shell completes a line, an unknown word is not an error yet.
-        if args[0] in self.entries or ctx.resilient_parsing:
+        if ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         raise UnknownCommand(args[0], self.entries, ctx)
 
@@ -104,11 +124,22 @@ class UnknownCommand(click.UsageError):
 
     def __init__(self, name: str, known: Mapping[str, Entry], ctx: click.Context) -> None:
         super().__init__(f"there is no command {name!r}", ctx)
-        from difflib import get_close_matches
-
-        nearest = get_close_matches(name, known, n=1)
+        meant = _meant(name, known, ctx.command_path)
         see = f"`{ctx.command_path} --help` lists the commands."
-        self.hint = f"Did you mean `{ctx.command_path} {nearest[0]}`? {see}" if nearest else see
+        self.hint = f"Did you mean `{meant}`? {see}" if meant else see
+
+
+def _meant(name: str, known: Mapping[str, Entry], path: str) -> str:
+    """What does the same here under another name, or what it was a slip for."""
+    from difflib import get_close_matches
+
+    from gridhand.cli.elsewhere import MEANT
+
+    if name in MEANT:
+        return MEANT[name]
+    names = [*known, *(alias for alias, words in ALIASES.items() if words[0] in known)]
+    nearest = get_close_matches(name, names, n=1)
+    return f"{path} {nearest[0]}" if nearest else ""
 
 
 @click.pass_context
@@ -123,6 +154,8 @@ def make_cli(entries: Mapping[str, Entry]) -> click.Group:
         entries=entries,
         name="grid",
         help="Give every piece of work the machine it needs.",
+        epilog="Also: submit for run --detach, queue and ps for jobs, nodes for list, kill for"
+        " cancel.",
     )
     show_version = click.version_option(
         __version__, prog_name="grid", message="%(prog)s %(version)s"

@@ -14,8 +14,9 @@ def exit_code(job: dict[str, Any], instead: int | None = None) -> int:
     """
     if job["state"] == "succeeded":
         return 0
-    code = job.get("exit_code")
-    return int(code) if code else instead or OWN_FAILURE
+    if code := job.get("exit_code"):
+        return int(code)
+    return instead or OWN_FAILURE
 
 
 def last_words(job: dict[str, Any]) -> str:

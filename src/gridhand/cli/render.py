@@ -46,7 +46,14 @@ def coloured(text: str, word: str | None = None) -> str:
 
 
 def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json.dumps(_for_scripts(value), indent=2))
+
+
+def _for_scripts(value: object) -> object:
+    """An answer without its `row`: the same once more, as the library reads it, and may change."""
+    if isinstance(value, list):
+        return [_for_scripts(one) for one in value]
+    return {k: v for k, v in value.items() if k != "row"} if isinstance(value, dict) else value
 
 
 def clean(value: object) -> str:
@@ -84,11 +91,19 @@ def number(value: float, places: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def size(amount: float) -> str:
-    """Bytes in the unit that suits them: 1.5 GB."""
+def rounded_down(value: float, unit: int, places: int) -> str:
+    """So many units of what there is: whoever asks for what was read shall get it."""
+    parts = round(value * 10_000)  # no amount has more than four decimals
+    whole, rest = divmod(parts * 10**places // (10_000 * unit), 10**places)
+    return f"{whole}.{rest:0{places}}"
+
+
+def size(amount: float, *, up: bool = False) -> str:
+    """Bytes in the unit that suits them: 1.5 GB. Rounded down, unless `up`: what was needed."""
     for unit, name in ((10**12, "TB"), (GB, "GB"), (10**6, "MB"), (10**3, "kB")):
         if amount >= unit:
-            return f"{number(amount / unit, 2)} {name}"
+            hundredths = -(-int(amount) * 100 // unit) if up else int(amount) * 100 // unit
+            return f"{number(hundredths / 100, 2)} {name}"
     return f"{number(amount, 0)} B"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridhand.cli.options import read_names, request_options
+from gridhand.cli.scripts import ScriptCommand
 
 if TYPE_CHECKING:
     from gridhand.cli.attached import Attached
@@ -29,7 +30,7 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
     return found
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False})
 @request_options
 @click.option("-p", "--priority", metavar="P", help="urgent, high, medium or low.")
 @click.option("-J", "--name", metavar="NAME", help="What it is called in lists.")
@@ -58,6 +59,13 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 @click.option("-i", "--input", "stdin", metavar="FILE", help="What it reads; none for nothing.")
 @click.option("-o", "--output", "stdout", metavar="FILE", help="Where its output goes.")
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Where its errors go.")
+@click.option(
+    "--dry-run",
+    "--test-only",
+    "dry_run",
+    is_flag=True,
+    help="Only say where it would go, or why not.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the job as JSON, not its output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of our own unless we fail.")
 @click.argument("command", nargs=-1, required=True, metavar="[--] COMMAND...")
@@ -65,19 +73,28 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 def run(ctx: click.Context, /, **given: Any) -> None:
     """Run a command where it fits.
 
-    Its output appears here and its exit code is ours: 128+n if signal n ended it, and 125 if we
-    failed ourselves. It runs in this folder with this environment and input, and ends if we do,
-    unless --detach. Ctrl-C is passed on to it; twice cancels it.
+    Its output appears here and its exit code is ours: 128+n if signal n ended it, 127 if there is
+    no such command, 126 if it cannot be run, and 125 if we failed ourselves. It runs in this folder
+    with this environment and input, and ends if we do, unless --detach. Ctrl-C is passed on to it;
+    twice cancels it.
 
     COMMAND and its options are passed as they are, and no shell reads them. A single word with
-    spaces, as in 'echo hi there', is split into words.
+    spaces, as in 'echo hi there', is split into words. Of a script, lines at its head such as
+    `#GRID -c 2 --mem 4GB` are options, too; those given here win.
+
+    With --dry-run nothing is submitted: the exit code is 0 if it would start now, 1 if it would
+    wait, and 125 if it would be refused.
     """
     from gridhand.client import connect
 
     order = submission(**given)
     with connect() as client:
         name_last(client, order)
-        if given["detach"]:
+        if given["dry_run"]:
+            from gridhand.cli.dryrun import dry_run
+
+            ctx.exit(dry_run(client, order, as_json=given["as_json"]))
+        elif given["detach"]:
             leave(client.submit(order), as_json=given["as_json"], quiet=given["quiet"])
         elif given["array"] is not None:
             ctx.exit(stay_with_array(client, order, given))
@@ -90,7 +107,7 @@ def submission(**given: Any) -> dict[str, Any]:
     request = given["request"]
     folder = _folder()
     order = {
-        "command": words(given["command"]),
+        "command": list(given["command"]),
         "folder": folder,
         "environment": dict(os.environ),
         "request": request if "cpu" in request else {"cpu": 1, **request},
@@ -131,21 +148,6 @@ def _times(given: dict[str, Any]) -> dict[str, Any]:
 
         times["grace_s"] = seconds(given["grace"], "--grace")
     return times
-
-
-def words(command: tuple[str, ...]) -> list[str]:
-    """The command; a single word is split as a shell would, unless it is the name of a file."""
-    if len(command) > 1 or not set(command[0]) & set(" \t\n\"'\\") or os.path.exists(command[0]):
-        return list(command)
-    import shlex
-
-    try:
-        found = shlex.split(command[0])
-    except ValueError as error:
-        raise click.UsageError(f"COMMAND: {command[0]!r} cannot be split: {error}") from None
-    if not found:
-        raise click.UsageError("COMMAND: there is no word in it")
-    return found
 
 
 def _folder() -> str:

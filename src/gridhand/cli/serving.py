@@ -10,9 +10,23 @@ from gridhand.cli import render
 @click.command()
 @click.option("--store", metavar="URL", help="Where the state is kept; else in the home folder.")
 @click.option("--new-cluster", is_flag=True, help="Begin anew, though nodes know of another state.")
+@click.option(
+    "--stand-for",
+    "nodes",
+    multiple=True,
+    metavar="NAME:AMOUNTS",
+    help="Be this node, as in a:cpu=4,memory=2GB, and not what this machine is. Several make a"
+    " cluster to try things on. Kept in the home folder for all controllers that follow.",
+)
 @click.option("--ready-fd", type=click.IntRange(3), metavar="N", hidden=True)
 @click.pass_context
-def serve(ctx: click.Context, store: str | None, new_cluster: bool, ready_fd: int | None) -> None:
+def serve(
+    ctx: click.Context,
+    store: str | None,
+    new_cluster: bool,
+    nodes: tuple[str, ...],
+    ready_fd: int | None,
+) -> None:
     """Run the controller in the foreground.
 
     Other commands start one by themselves, in the background, when there is none. Ctrl-C or SIGTERM
@@ -22,6 +36,11 @@ def serve(ctx: click.Context, store: str | None, new_cluster: bool, ready_fd: in
     from gridhand.home import Home
 
     home = Home.find()
+    if nodes:
+        from gridhand.engines.several import stand_for
+
+        named = (one.partition(":") for one in nodes)
+        stand_for(home, {name: amounts.replace(",", " ") for name, _, amounts in named})
     ctx.exit(run_controller(home, store=store, ready_fd=ready_fd, new_cluster=new_cluster))
 
 

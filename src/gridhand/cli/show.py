@@ -106,7 +106,7 @@ def _peak(job: Job) -> str:
         return ""
     limit = job["request"].get("memory")
     beside = f" of {render.size(limit)} ({100 * peak / limit:.0f} %)" if limit else ""
-    return f"{render.size(peak)}{beside}"
+    return f"{render.size(peak, up=True)}{beside}"
 
 
 def _attempts(job: Job) -> list[str]:
@@ -118,7 +118,7 @@ def _attempts(job: Job) -> list[str]:
             render.local_time(one["started_at"]),
             render.clock(ran_s(one)),
             remark({"state": "", **one}),
-            "-" if one["peak_memory_bytes"] is None else render.size(one["peak_memory_bytes"]),
+            "-" if (peak := one["peak_memory_bytes"]) is None else render.size(peak, up=True),
             one["message"] or "-",
         )
         for one in job["attempts"]

@@ -90,6 +90,9 @@ class AsyncClient:
         jobs: list[Facts] = await self.ask(routes.submit(submission, op_id))
         return jobs
 
+    async def plan(self, submission: Mapping[str, Any]) -> Facts:
+        return await self._facts(routes.plan(submission))
+
     async def jobs(
         self,
         *,

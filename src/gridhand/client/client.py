@@ -72,6 +72,10 @@ class Client(Caller):
         jobs: list[Facts] = self.ask(routes.submit(submission, op_id))
         return jobs
 
+    def plan(self, submission: Mapping[str, Any]) -> Facts:
+        """What would become of it if it were submitted now; nothing is changed."""
+        return self._facts(routes.plan(submission))
+
     def jobs(
         self,
         *,

@@ -53,6 +53,11 @@ def submit(submission: Mapping[str, Any], op_id: str | None = None) -> Ask:
     return _change("POST", "/jobs", submission, op_id, "jobs")
 
 
+def plan(submission: Mapping[str, Any]) -> Ask:
+    """Changes nothing; the op id only says that asking twice does no harm."""
+    return _change("POST", "/jobs/plan", submission, None)
+
+
 def jobs(
     states: Iterable[str] = (),
     owner: str | None = None,

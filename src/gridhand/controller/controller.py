@@ -52,7 +52,7 @@ from gridhand.core.jobs import After, Job, Reason, Work
 from gridhand.core.ledger import Change
 from gridhand.core.strategies import strategy_named
 from gridhand.engines.base import Engine
-from gridhand.engines.local import LocalEngine
+from gridhand.engines.several import engine_of
 from gridhand.home import Home
 from gridhand.store.base import OutcomeUnknown, Store
 from gridhand.store.urls import store_at
@@ -401,7 +401,7 @@ def _attached_of(desk: Desk, owner: str, ids: Sequence[str]) -> list[str]:
 
 def local_controller(home: Home, store_url: str) -> Controller:
     """A controller of this machine, which runs jobs here."""
-    return Controller(home, store_at(store_url), LocalEngine(home.agent, home.starter))
+    return Controller(home, store_at(store_url), engine_of(home))
 
 
 def _outgrow(store: Store, epoch: int) -> None:

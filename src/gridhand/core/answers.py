@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gridhand.core.changes import Change
-from gridhand.core.explanation import Explanation, NearMiss, NodeGroup
+from gridhand.core.explanation import Explanation, Holding, NearMiss, NodeGroup
 from gridhand.core.jobviews import request_row
 from gridhand.core.refusals import Refusal
 from gridhand.core.resources import UNIT, Resources
@@ -88,11 +88,17 @@ def explanation_row(found: Explanation) -> dict[str, Any]:
         "changes": [_change_row(change) for change in found.changes],
         "ever": found.ever,
         "never_because": list(found.never_because),
+        "holders": [_holding_row(one) for one in found.holders],
+        "more_holders": found.more_holders,
     }
 
 
 def _miss_row(miss: NearMiss) -> dict[str, Any]:
     return {**miss.to_dict(), "shortfall": miss.shortfall}
+
+
+def _holding_row(one: Holding) -> dict[str, Any]:
+    return {**one.to_dict(), "amounts": one.amounts.parts()}
 
 
 def _change_row(change: Change) -> dict[str, Any]:
@@ -121,6 +127,8 @@ def explanation_from_row(row: Row) -> Explanation:
         changes=tuple(map(_change, row["changes"])),
         ever=row["ever"],
         never_because=tuple(row["never_because"]),
+        holders=tuple(map(_holding, row["holders"])),
+        more_holders=row["more_holders"],
     )
 
 
@@ -131,6 +139,10 @@ def _group(row: Row) -> NodeGroup:
 
 def _miss(row: Row) -> NearMiss:
     return NearMiss(row["node"], tuple(row["reasons"]), row["shortfall"])
+
+
+def _holding(row: Row) -> Holding:
+    return Holding(**{**row, "amounts": Resources(row["amounts"])})
 
 
 def _change(row: Row) -> Change:

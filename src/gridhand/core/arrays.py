@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gridhand.core.errors import InvalidInput
@@ -35,6 +36,30 @@ def read_array(value: object) -> ArraySpec:
         raise InvalidInput("array", value, f"at most {MOST_TASKS} indices")
     indices = sorted({index for one in ranges for index in one})
     return ArraySpec(tuple(indices), int(limit) if percent else None)
+
+
+def tasks_text(array: str, indices: Iterable[int], longest: int = 40) -> str:
+    """Tasks of an array as Slurm lists them; very many are cut short.
+
+    >>> tasks_text("17", [4]), tasks_text("17", [1, 2, 4, 5, 6, 9])
+    ('17_4', '17_[1-2,4-6,9]')
+    """
+    ranges: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return f"{array}_{ranges[0][0]}"
+    said = ""
+    for first, last in ranges:
+        part = f"{first}" if first == last else f"{first}-{last}"
+        if len(said) + len(part) > longest:
+            said += ",…"
+            break
+        said += f",{part}" if said else part
+    return f"{array}_[{said}]"
 
 
 def _range(part: str, value: object) -> range:

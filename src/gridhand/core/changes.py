@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.core.gpus import Capability, GpuAsk
 from gridhand.core.ledger import Placement
+from gridhand.core.readable import at_least, at_most
 from gridhand.core.requests import Request
-from gridhand.core.resources import BYTES, UNIT, Resources, amount_text
+from gridhand.core.resources import UNIT, Resources, amount_text
 from gridhand.core.survey import Most, Survey
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 MOST_CHANGES = 10
 _CONSTRAINT = 0.5  # a wish given up weighs as much as half of an amount
 _ALL = 1.0
-_SHORT = 8  # characters of an amount
 _SCALED = ("cpu", "memory", "gpu_memory")
 
 
@@ -31,7 +31,8 @@ _SCALED = ("cpu", "memory", "gpu_memory")
 class Change:
     """One thing asked for otherwise, and where `request`, the request with it, goes now.
 
-    `size` is the part of the amount that is given up; it ranks changes, the smallest first.
+    `before` and `after` are exact; `text` has amounts that people can read and type, no more than
+    that. `size` is the part of the amount that is given up; it ranks changes, the smallest first.
     """
 
     field: str
@@ -66,6 +67,7 @@ class _Idea(NamedTuple):
     text: str
     request: Request
     row: int = -1  # where it was seen to fit, if that is known
+    brief: str = ""  # the same of an amount, as it is typed
 
 
 def changes(
@@ -95,7 +97,7 @@ def least_change(asked: Request, snapshot: Snapshot, seen: Survey) -> str:
     pinned = replace(least.request, node=snapshot.ledger.names[least.row])
     if _Trial(snapshot, None).place(pinned) is None:
         return ""
-    return f"{least.field}={least.after} instead of {least.before}"
+    return least.brief
 
 
 class _Trial:
@@ -150,22 +152,13 @@ def _smaller_gpu(asked: Request, gpu: GpuAsk, seen: Survey) -> Iterator[_Idea]:
 
 def _less(asked: Request, field: str, before: int, most: Most, request: Request) -> _Idea:
     after = most.amount
-    old, new = amount_text(field, before), amount_text(field, after)
-    if after:
-        text = f"ask for {field} {new}{_roughly(field, after)} instead of {old}"
-    else:
-        text = f"do without {field}"
+    old, new = at_least(field, before), at_most(field, after)
+    text = f"ask for {field} {new} instead of {old}" if after else f"do without {field}"
     if asked.quality is not None and field in _SCALED:
         text += f", as scaled for quality {asked.quality}"
-    return _Idea(field, old, new, (before - after) / before, text, request, most.row)
-
-
-def _roughly(field: str, amount: int) -> str:
-    """Bytes to the last one are exact, but nobody reads them."""
-    if field not in BYTES or len(amount_text(field, amount)) <= _SHORT:
-        return ""
-    size, unit = (10**9, "GB") if amount >= 10**9 else (10**6, "MB")
-    return f" (about {amount / size:.2f}{unit})"
+    exact = amount_text(field, before), amount_text(field, after)
+    brief = f"{field}={new} instead of {old}"
+    return _Idea(field, *exact, (before - after) / before, text, request, most.row, brief)
 
 
 # ---- a wish given up

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridhand.core.changes import changes
 from gridhand.core.explanation import Explanation, NearMiss, NodeGroup
+from gridhand.core.explanation_holders import holders
 from gridhand.core.lacks import reasons_of
 from gridhand.core.ledger import Placement
 from gridhand.core.never import never_because
@@ -45,6 +46,7 @@ def explain(
         return _fitting(asked, placed, snapshot)
     number, about, seen, misses = _nearest_choice(asked, snapshot)
     ever = could_ever(asked, snapshot)
+    nearest = [miss.row for miss in misses.nearest]
     return Explanation(
         asked,
         about,
@@ -65,6 +67,7 @@ def explain(
         changes(about, snapshot, strategy, seen, lower),
         ever,
         () if ever else never_because(about, snapshot, seen.permitted()),
+        *(holders(about, snapshot, nearest, seen.permitted()) if ever else ()),
     )
 
 

@@ -7,7 +7,9 @@ from html import escape
 from typing import Any
 
 from gridhand.core.changes import Change
+from gridhand.core.readable import asked_text
 from gridhand.core.requests import Request
+from gridhand.core.resources import Resources
 
 _SHOWN_GROUPS = 8
 _SHOWN_NAMES = 3
@@ -28,14 +30,17 @@ class NodeGroup:
     count: int
     nodes: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def which(self) -> str:
+        """The nodes, by name as far as they are few."""
         few = self.nodes[:_SHOWN_NAMES]
         more = ["…"] if self.count > len(few) else []
-        which = few[0] if self.count == 1 and few else f"{self.count} nodes"
-        if self.count > 1 and few:
-            which += f" ({', '.join([*few, *more])})"
+        if self.count == 1 and few:
+            return few[0]
+        return f"{self.count} nodes" + (f" ({', '.join([*few, *more])})" if few else "")
+
+    def __str__(self) -> str:
         at_best = ", at best" if self.lacking and self.count > 1 else ""
-        return f"{which}{at_best}: {'; '.join(self.reasons)}"
+        return f"{self.which()}{at_best}: {'; '.join(self.reasons)}"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,12 +72,46 @@ class NearMiss:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """Somebody who holds on a node what is short there: a job, tasks of an array, or a holder.
+
+    `job` is its id, or those of `count` tasks as in `17_[4-10]`; None for what is held by hand.
+    """
+
+    node: str
+    owner: str
+    holder: str
+    job: str | None
+    name: str | None
+    amounts: Resources
+    count: int = 1
+
+    def __str__(self) -> str:
+        who = self.holder if self.job is None else f"job {self.job}"
+        name = f" ({self.name})" if self.name else ""
+        return f"{self.node}: {who}{name} of {self.owner}: {asked_text(self.amounts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "owner": self.owner,
+            "holder": self.holder,
+            "job": self.job,
+            "name": self.name,
+            "amounts": str(self.amounts),
+            "count": self.count,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Where a request would go now, or why nowhere, and what would help.
 
     `about` is the one of the request and its alternatives that all else is about: the one that
     fits, or the one that comes nearest; `alternative` is its number, 0 for the request itself.
     `fitting` counts the nodes on which it fits, `nodes` all there are; `groups` has the others.
+    `holders` have what it is short of, where it could go without them; `more_holders` counts those
+    that are not named.
     """
 
     asked: Request
@@ -87,6 +126,8 @@ class Explanation:
     changes: tuple[Change, ...] = ()
     ever: bool = True
     never_because: tuple[str, ...] = ()
+    holders: tuple[Holding, ...] = ()
+    more_holders: int = 0
 
     @property
     def fits(self) -> bool:
@@ -114,11 +155,13 @@ class Explanation:
             "changes": [change.to_dict() for change in self.changes],
             "ever": self.ever,
             "never_because": list(self.never_because),
+            "holders": [one.to_dict() for one in self.holders],
+            "more_holders": self.more_holders,
         }
 
     def verdict(self) -> str:
         """The answer in one line."""
-        asked = f"{self.asked.resources}{self._which()}"
+        asked = f"{asked_text(self.asked.resources)}{self._which()}"
         if self.fits:
             devices = f" (devices {', '.join(self.gpus)})" if self.gpus else ""
             return f"{asked} fits now on {self.node}{devices}"
@@ -134,21 +177,38 @@ class Explanation:
             return f" at quality {self.quality}" if self.quality else ""
         way = "as" if self.fits else "the nearest of its alternatives is"
         level = f" at quality {self.quality}" if self.quality else ""
-        return f" ({way} {self.about.resources}{level})"
+        return f" ({way} {asked_text(self.about.resources)}{level})"
 
     def __str__(self) -> str:
-        lines = [self.verdict()]
-        if not self.fits:
-            lines += _listed("what would fit now:", list(map(str, self.changes)))
-            if any(group.lacking and group.count > 1 for group in self.groups):
-                lines += _listed("nearest:", list(map(str, self.nearest)))
-            shown = list(map(str, self.groups[:_SHOWN_GROUPS]))
-            left = self.groups[_SHOWN_GROUPS:]
-            if left:
-                others = sum(group.count for group in left)
-                shown.append(f"and {others} nodes in {len(left)} more groups")
-            lines += _listed(f"why not on the {self.nodes} nodes:", shown)
+        if self.fits:
+            return self.verdict()
+        several = any(group.lacking and group.count > 1 for group in self.groups)
+        where = f"the {self.nodes} nodes" if self.nodes > 1 else "the only node"
+        lines = [
+            self.verdict(),
+            *_listed("what would fit now:", list(map(str, self.changes))),
+            *_listed("nearest:", list(map(str, self.nearest)) if several else []),
+            *_listed(f"why not on {where}:", self._by_group(brief=several)),
+            *_listed("who holds it:", self._by_holder()),
+        ]
         return "\n".join(lines)
+
+    def _by_group(self, *, brief: bool) -> list[str]:
+        """`brief` where the nearest are told: what these lack need not be told again."""
+        shown = [
+            f"{group.which()}: short of {', '.join(group.lacking)}"
+            if brief and group.lacking
+            else str(group)
+            for group in self.groups[:_SHOWN_GROUPS]
+        ]
+        if left := self.groups[_SHOWN_GROUPS:]:
+            others = sum(group.count for group in left)
+            shown.append(f"and {others} nodes in {len(left)} more groups")
+        return shown
+
+    def _by_holder(self) -> list[str]:
+        more = [f"and {self.more_holders} more"] if self.more_holders else []
+        return [*map(str, self.holders), *more]
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.verdict()}>"

@@ -27,10 +27,13 @@ class Lack(NamedTuple):
     kind: str = ""
 
     def __str__(self) -> str:
-        """In the words of the seed, with as many decimals as it takes to tell the two apart."""
+        """In the words of the seed, with as many decimals as it takes to tell the two apart.
+
+        What is available is rounded down: whoever asks for what was read gets it.
+        """
         unit, scale = (" GB", 10**9) if self.resource in BYTES else ("", UNIT)
         for decimals in range(2, 10):
-            has = _fixed(self.available, scale, decimals)
+            has = _fixed(self.available, scale, decimals, down=True)
             needs = _fixed(self.required, scale, decimals)
             if has != needs:
                 break
@@ -42,10 +45,10 @@ class Lack(NamedTuple):
         )
 
 
-def _fixed(amount: int, scale: int, decimals: int) -> str:
+def _fixed(amount: int, scale: int, decimals: int, *, down: bool = False) -> str:
     """The quotient to so many decimals, worked out in integers."""
     units = 10**decimals
-    rounded = (2 * amount * units + scale) // (2 * scale)
+    rounded = (2 * amount * units + (0 if down else scale)) // (2 * scale)
     return f"{rounded // units}.{rounded % units:0{decimals}}"
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from gridhand.core.gpus import Gpu, GpuAsk
 from gridhand.core.nodes import Node
+from gridhand.core.readable import asked_text, at_least, at_most
 from gridhand.core.refusals import unknown_resource
 from gridhand.core.requests import Request
-from gridhand.core.resources import BYTES, amount_text
+from gridhand.core.resources import BYTES
 
 if TYPE_CHECKING:
     from gridhand.core.placement import Snapshot
@@ -52,7 +53,7 @@ def _amount(asked: Request, name: str, nodes: list[Node], word: str) -> Iterator
         return
     of = " of" if name in BYTES else ""
     if most:
-        yield f"no {word} has more than {amount_text(name, most)}{of} {name}"
+        yield f"no {word} has more than {at_most(name, most)}{of} {name}"
     else:
         yield f"no {word} has any {name}"
 
@@ -76,11 +77,11 @@ def _devices(asked: GpuAsk, nodes: list[Node], word: str) -> list[str]:
     needed = asked.memory_bytes
     largest = max(gpu.memory_bytes for gpus in suited for gpu in gpus)
     if largest < needed:
-        return [f"no device{kind} has more than {amount_text('gpu_memory', largest)} of gpu_memory"]
+        return [f"no device{kind} has more than {at_most('gpu_memory', largest)} of gpu_memory"]
     most = max(sum(gpu.memory_bytes >= needed for gpu in gpus) for gpus in suited)
     if most >= asked.devices:
         return []
-    size = amount_text("gpu_memory", needed)
+    size = at_least("gpu_memory", needed)
     return [
         f"no {word} has more than {most} gpu{'s' * (most != 1)}{kind} with {size} of gpu_memory"
     ]
@@ -110,4 +111,4 @@ def _article(word: str) -> str:
 
 
 def _joined(asked: Request) -> str:
-    return " and ".join(str(asked.resources).split())
+    return " and ".join(asked_text(asked.resources).split())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
 from gridhand.core.lacks import Lack, lacks, reasons_of
 from gridhand.core.ledger import Ledger
+from gridhand.core.readable import asked_text
 from gridhand.core.requests import Request
 from gridhand.core.resources import KNOWN, nearest_name
 from gridhand.core.survey import survey
@@ -83,7 +84,7 @@ class Refusal:
 
     def sentence(self) -> str:
         reasons, unnamed = self._told()
-        wanted = f"no room for {self.asked.resources}"
+        wanted = f"no room for {asked_text(self.asked.resources)}"
         if not reasons:
             return (
                 f"{wanted}: {'no node is permitted' if self._any_nodes else 'there are no nodes'}"
@@ -97,16 +98,23 @@ class Refusal:
         known = self._known
         return known.any_nodes if known is not None else bool(self._seen().ledger.names)
 
+    @property
+    def _left_out(self) -> bool:
+        """Whether there are nodes that the request itself keeps it from."""
+        known = self._known
+        return known.left_out if known is not None else _left_out(self.asked, self._seen())
+
     def hint(self) -> str:
         """What to do next; with the smallest change of an amount that would fit now, if any."""
         if not self._any_nodes:
             return "Register a node first."
         less = self._known.less if self._known is not None else _less(self.asked, self._seen())
+        ask = f"ask for {less}" if less else "ask for less"
+        if self._left_out:  # nobody is told to permit what they never ruled out
+            ask += ", permit other nodes"
         if not self.ever:
-            ask = f"ask for {less}" if less else "ask for less"
-            return f"Waiting will not help: {ask}, permit other nodes, or register a larger one."
-        ask = f"Ask for {less}" if less else "Ask for less"
-        return f"{ask}, permit other nodes, or try again when one has room or is up again."
+            return f"Waiting will not help: {ask}, or register a larger node."
+        return f"A{ask[1:]}, or try again when a node has room or is up again."
 
     def error(self) -> GridError:
         """The refusal as an error, its reasons as of now."""
@@ -126,6 +134,7 @@ class _Known(NamedTuple):
     ever: bool
     less: str  # the smallest change of an amount that would fit, or nothing
     unknown: UnknownResource | None
+    left_out: bool = False
 
 
 def _found_out(asked: Request, snapshot: Snapshot) -> _Known:
@@ -135,7 +144,12 @@ def _found_out(asked: Request, snapshot: Snapshot) -> _Known:
         could_ever(asked, snapshot),
         _less(asked, snapshot),
         unknown_resource(asked, snapshot.ledger),
+        _left_out(asked, snapshot),
     )
+
+
+def _left_out(asked: Request, snapshot: Snapshot) -> bool:
+    return len(survey(asked, snapshot).permitted()) < len(snapshot.ledger.names)
 
 
 def _told(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int]:

@@ -246,7 +246,8 @@ def _number(value: object) -> Decimal | None:
 
 def _rounded(name: str, value: object, exact: Decimal) -> int:
     if exact > MOST:
-        raise InvalidAmount(name, value, f"at most {amount_text(name, MOST)}")
+        most = "9PB" if name in BYTES else amount_text(name, MOST)
+        raise InvalidAmount(name, value, f"at most {most}")
     parts = int(exact.to_integral_value(rounding=ROUND_HALF_EVEN))
     if parts == 0 and exact > 0:
         raise InvalidAmount(name, value, f"0, or at least {amount_text(name, 1)}")

@@ -11,6 +11,7 @@ from gridhand.core.gpus import DeviceHold, Gpu
 from gridhand.core.jobviews import job_row
 from gridhand.core.ledger import Ledger
 from gridhand.core.nodes import Health, Node
+from gridhand.core.readable import there_text
 from gridhand.core.resources import UNIT, Resources
 from gridhand.core.usage import NodeUse
 
@@ -54,7 +55,8 @@ class NodeStatus:
     def __str__(self) -> str:
         flags = {"draining": self.draining, "overcommitted": self.overcommitted}
         state = ", ".join([str(self.health), *(name for name, on in flags.items() if on)])
-        return f"{self.name} ({state}): {self.available} free of {self.total}"
+        free, total = there_text(self.available), there_text(self.total)
+        return f"{self.name} ({state}): {free} free of {total}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.names import check_label
+from gridhand.core.names import check_label, check_title
 from gridhand.core.requests import MOST_NODES, Layout, Request
 from gridhand.core.retries import ONLY_LOSSES, RetryPolicy
 
@@ -68,9 +68,10 @@ class Work:
             path = getattr(self, field)
             if path is not None and (not path.startswith("/") or "\0" in path):
                 raise InvalidInput(field, path, "a path that begins with /")
-        for field in ("name", "task_type"):
-            if (value := getattr(self, field)) is not None:
-                check_label(value, field)
+        if self.name is not None:
+            check_title(self.name, "name")
+        if self.task_type is not None:
+            check_label(self.task_type, "task_type")
         if self.time_limit_ms is not None:
             _check_number("time_limit_ms", self.time_limit_ms, 1, MOST_MS)
         _check_number("grace_ms", self.grace_ms, 0, MOST_MS)

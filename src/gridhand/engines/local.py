@@ -29,8 +29,12 @@ _log = logging.getLogger(__name__)
 class LocalEngine:
     """Speaks with the agent in a folder, and starts one where none stands."""
 
-    def __init__(self, agent_folder: str, starter_folder: str) -> None:
+    def __init__(
+        self, agent_folder: str, starter_folder: str, stands_for: tuple[str, str] | None = None
+    ) -> None:
+        """`stands_for` is the name and the capacity of another node than this machine is."""
         self._folders = agent_folder, starter_folder
+        self._options = () if stands_for is None else ("--stands-for", *stands_for)
         self._link: Link | None = None
         self._sink: Sink | None = None
         self._epoch = 0
@@ -63,7 +67,11 @@ class LocalEngine:
         if self._link is not None:
             self._link.close()
         self._link = await ensure_agent(
-            *self._folders, epoch=self._epoch, on_event=self._heard, on_lost=self._lost.set
+            *self._folders,
+            epoch=self._epoch,
+            on_event=self._heard,
+            on_lost=self._lost.set,
+            options=self._options,
         )
         self._greeting = self._link.greeting
         self._sink.node_changed(self._greeting["node"], self._greeting["problems"])

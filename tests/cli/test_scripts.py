@@ -1,0 +1,182 @@
+"""Scripts that say in their head what they need, and `--dry-run`."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+samples = importlib.import_module("conftest")
+job, running, ended = samples.job, samples.running, samples.ended
+
+
+@pytest.fixture
+def sent(fake, grid, tmp_path, monkeypatch):
+    """Run a command line in a folder of its own; answers what was submitted."""
+    monkeypatch.chdir(tmp_path)
+    fake.submits(job())
+    fake.follows({"event": "job", "job": running()}, {"event": "end", "job": ended()})
+
+    def run(*arguments):
+        assert grid("run", *arguments) == 0
+        return fake.asked[-2][3]  # before it is followed
+
+    return run
+
+
+def script(text, name="train.sh", mode=0o755):
+    path = Path(name)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(mode)
+    return str(path)
+
+
+HEAD = """#
+# What it is for.
+
+#GRID -c 2 --mem=4GB   # a comment
+#GRID -r fpga=1 -r lic=2 -J 'my job'
+#SBATCH -c 9
+#GRIDDLE -c 9
+ #GRID -c 9
+"""
+
+
+def test_options_are_taken_from_the_head_of_a_script(sent):
+    found = sent("./" + script(f"{HEAD}echo hi\n#GRID -c 7\n"), "-c", "3")
+    assert found["command"] == ["./train.sh", "-c", "3"]
+    assert found["request"] == {
+        "cpu": "2", "memory": "4GB", "resources": {"fpga": "1", "lic": "2"},
+    }  # fmt: skip
+    assert found["name"] == "my job"
+
+
+def test_the_command_line_wins_option_by_option(sent):
+    found = sent("-c", "1", "-r", "fpga=3", "--", "./" + script(HEAD))
+    assert found["request"] == {"cpu": "1", "memory": "4GB", "resources": {"fpga": "3"}}
+    assert found["name"] == "my job"
+
+
+def test_flags_times_and_files_are_options_like_others(fake, grid, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fake.submits(job())
+    assert grid("run", "./" + script("#GRID -d -q -t 1:00:00 -o out-%j -p high\n")) == 0
+    found = fake.body("POST", "/jobs")
+    assert found["detached"] is True
+    assert found["time_limit_s"] == 3600.0
+    assert found["stdout"] == str(tmp_path / "out-%j")
+    assert found["priority"] == "high"
+    assert capsys.readouterr() == ("17\n", "")
+
+
+#    what it shows                                          arguments                             the command that is sent
+COMMANDS = {
+    "a path":                                              (["./train.sh", "a"],                 ["./train.sh", "a"]),
+    "a name in this folder":                               (["train.sh"],                        ["./train.sh"]),
+    "one word that is split":                              (["./train.sh 'a b' c"],              ["./train.sh", "a b", "c"]),
+    "one that is not executable goes to its interpreter":  (["plain.sh", "x"],                   ["/bin/sh", "./plain.sh", "x"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "command"), COMMANDS.values(), ids=COMMANDS)
+def test_how_a_script_may_be_given(sent, arguments, command):
+    script("#GRID -c 2\n")
+    script("#GRID -c 2\n", "plain.sh", 0o644)
+    found = sent(*arguments)
+    assert found["command"] == command
+    assert found["request"] == {"cpu": "2"}
+    assert found["name"] in ("train.sh", "plain.sh")
+
+
+def test_an_interpreter_may_have_an_option(sent):
+    Path("it").write_bytes(b"#! /usr/bin/env  -S python3 -u\r\n#GRID -c 2\r\nprint(1)\r\n")
+    assert sent("./it")["command"] == ["/usr/bin/env", "-S python3 -u", "./it"]
+
+
+#    what it shows                          how the file is made                                              the words
+PLAIN = {
+    "no such lines":                       (lambda: script("echo hi\n"),                                     ["./train.sh"]),
+    "only after the head":                 (lambda: script("echo hi\n#GRID -c 9\n"),                         ["./train.sh"]),
+    "an empty one":                        (lambda: script("#GRID  # -c 9\n"),                               ["./train.sh"]),
+    "no script":                           (lambda: Path("train.sh").write_text("text\n#GRID -c 9\n"),       ["./train.sh"]),
+    "not there":                           (lambda: None,                                                    ["./train.sh"]),
+    "a folder":                            (lambda: os.mkdir("train.sh"),                                    ["./train.sh"]),
+    "a pipe nobody writes to":             (lambda: os.mkfifo("train.sh"),                                   ["./train.sh"]),
+    "not the command itself":              (lambda: script("#GRID -c 9\n"),                                  ["sh", "./train.sh"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "command"), PLAIN.values(), ids=PLAIN)
+def test_other_files_are_left_alone(sent, make, command):
+    make()
+    found = sent(*command)
+    assert found["command"] == command
+    assert found["request"] == {"cpu": 1}
+    assert "name" not in found
+
+
+def test_a_command_on_the_path_is_not_taken_for_a_file_in_this_folder(sent, monkeypatch):
+    script("#GRID -c 9\n", "ls")
+    assert sent("ls")["command"] == ["ls"]
+    monkeypatch.setenv("PATH", f"{os.getcwd()}:{os.environ['PATH']}")
+    assert sent("ls")["command"] == ["./ls"]  # the same file
+
+
+#    what it shows                 the head                       what is said
+WRONG = {
+    "an option there is not":     ("#GRID --gpu 1\n",            "the #GRID lines of ./train.sh: No such option '--gpu'"),
+    "a value that is none":       ("#GRID --retries x\n",        "'x' is not a valid integer"),
+    "a command":                  ("#GRID -c 2 python\n",        "options with their values, and nothing else"),
+    "two dashes":                 ("#GRID -c 2 --\n",            "options with their values, and nothing else"),
+    "an open quote":              ("#\n#GRID -J 'a\n",           "line 3: No closing quotation"),
+    "an option without a value":  ("#GRID -c\n",                 "the #GRID lines of ./train.sh"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "says"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_in_a_script_is_said_with_its_name(
+    fake, grid, capfd, tmp_path, monkeypatch, head, says
+):
+    monkeypatch.chdir(tmp_path)
+    assert grid("run", "./" + script(head)) == 125
+    assert says in capfd.readouterr().err
+    assert fake.calls() == []
+
+
+# ---- dry runs
+
+
+PLAN = {"starts": True, "node": "box", "gpus": [], "why": None, "holders": []}
+WAITS = {**PLAN, "starts": False, "node": None, "why": "cpu=9 does not fit now"}
+#    what it shows             the plan                            arguments        code   what is said
+PLANS = {
+    "it would start":         (PLAN,                               [],              0,     "it would start now on box\n"),
+    "with devices":           ({**PLAN, "gpus": ["G-1", "G-2"]},   [],              0,     "it would start now on box (devices G-1, G-2)\n"),
+    "it would wait":          (WAITS,                              [],              1,     "it would wait: cpu=9 does not fit now\n"),
+    "of an array the first":  (PLAN,                               ["-a", "1-9"],   0,     "the first of its tasks would start now on box\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("plan", "more", "code", "says"), PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("option", ["--dry-run", "--test-only"])
+def test_a_dry_run(fake, grid, capsys, plan, more, code, says, option):
+    fake.answers["POST", "/jobs/plan"] = plan
+    assert grid("run", option, *more, "-c", "9", "-J", "n", "true") == code
+    assert capsys.readouterr() == (says, "")
+    assert fake.calls() == ["/jobs/plan"]
+    body = fake.body("POST", "/jobs/plan")
+    assert (body["request"], body["name"]) == ({"cpu": "9"}, "n")
+    assert "environment" not in body
+
+
+def test_a_dry_run_as_json_and_one_that_is_refused(fake, grid, capsys):
+    fake.answers["POST", "/jobs/plan"] = WAITS
+    assert grid("run", "--dry-run", "--json", "-d", "true") == 1
+    assert json.loads(capsys.readouterr().out) == WAITS
+    problem = {"detail": "no room for cpu=9", "code": "never_fits", "hint": "Ask for less."}
+    fake.answers["POST", "/jobs/plan"] = (422, problem)
+    assert grid("run", "--dry-run", "true") == 125
+    assert capsys.readouterr().err == "error: no room for cpu=9\nhint: Ask for less.\n"
