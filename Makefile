@@ -20,8 +20,8 @@ help: ## list the targets
 ready: ## make or update .venv, with the test and dev tools
 	@$(bootstrap) --extras test,dev
 
-test: ready ## run all tests on two processes; fails under 90 % coverage
-	$(bin)/pytest -n 2 --dist loadgroup --cov
+test: ready ## run all tests on three processes, as many wait; fails under 90 % coverage
+	$(bin)/pytest -n 3 --dist loadgroup --cov
 
 lint: ready ## check format, lint and types
 	$(bin)/ruff format --check .

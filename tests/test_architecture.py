@@ -47,7 +47,8 @@ ROOMS = {
     "controller": may("core clock config home store engines"),
     "api":        may("core clock config home controller"),
     "client":     may("home",                           "core clock config"),
-    "library":    may("core clock config home client",  "controller store"),
+    "worker":     may("core"),
+    "library":    may("core clock config home client worker", "controller store"),
     "cli":        may("core clock config home client",  "agent api controller engines library simulate store"),
     "testing":    may("agent api client clock config controller core engines home library simulate store"),
     "gridhand":   may("",                               "core library"),
@@ -199,7 +200,8 @@ def test_a_module_opens_with_why_it_exists(module):
 LIGHT = [
     name
     for name, module in MODULES.items()
-    if module.room in {"cli", "client", "gridhand", "home"} and name != "gridhand.client.aio"
+    if module.room in {"cli", "client", "gridhand", "home", "worker"}
+    and name != "gridhand.client.aio"
 ]
 
 

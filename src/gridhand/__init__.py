@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gridhand.core.assignment import assign
     from gridhand.core.errors import (
+        CallFailed,
+        CallTimeout,
         CircularCollocation,
+        CircularDependency,
         ControllerUnavailable,
         DuplicateFunction,
+        FunctionFailed,
         GraphError,
+        GraphTimeout,
         GridClosed,
         GridError,
         HolderBusy,
+        ImpossibleCollocation,
         InvalidAmount,
         InvalidDependency,
         InvalidInput,
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
         NotAssigned,
         NotYours,
         OperationReused,
+        OutOfMemory,
         ReservationExpired,
         StoreDamaged,
         StoreError,
@@ -49,34 +56,49 @@ if TYPE_CHECKING:
         UnknownNode,
         UnknownResource,
         VersionMismatch,
+        WorkerLost,
     )
     from gridhand.core.explanation import Explanation
     from gridhand.core.gpus import Gpu
+    from gridhand.core.graph import Graph
     from gridhand.core.graphs import Collocated, Function
     from gridhand.core.nodes import Node
     from gridhand.core.requests import Request
     from gridhand.core.resources import Resources
     from gridhand.library.allocation import Allocation
     from gridhand.library.async_grid import AsyncGrid
+    from gridhand.library.executor import GridExecutor
+    from gridhand.library.graphresult import GraphResult
     from gridhand.library.grid import Grid
+    from gridhand.library.taskfuture import TaskFuture
+    from gridhand.library.tasks import Task, task
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Allocation",
     "AsyncGrid",
+    "CallFailed",
+    "CallTimeout",
     "CircularCollocation",
+    "CircularDependency",
     "Collocated",
     "ControllerUnavailable",
     "DuplicateFunction",
     "Explanation",
     "Function",
+    "FunctionFailed",
     "Gpu",
+    "Graph",
     "GraphError",
+    "GraphResult",
+    "GraphTimeout",
     "Grid",
     "GridClosed",
     "GridError",
+    "GridExecutor",
     "HolderBusy",
+    "ImpossibleCollocation",
     "InvalidAmount",
     "InvalidDependency",
     "InvalidInput",
@@ -94,6 +116,7 @@ __all__ = [
     "NotAssigned",
     "NotYours",
     "OperationReused",
+    "OutOfMemory",
     "Request",
     "ReservationExpired",
     "Resources",
@@ -104,30 +127,43 @@ __all__ = [
     "StoreInvalid",
     "StoreOwned",
     "StoreUnavailable",
+    "Task",
+    "TaskFuture",
     "UnknownAllocation",
     "UnknownFunction",
     "UnknownJob",
     "UnknownNode",
     "UnknownResource",
     "VersionMismatch",
+    "WorkerLost",
     "assign",
+    "task",
 ]
 
 _MODULES = {
     "Allocation": "gridhand.library.allocation",
     "AsyncGrid": "gridhand.library.async_grid",
+    "CallFailed": "gridhand.core.errors",
+    "CallTimeout": "gridhand.core.errors",
     "CircularCollocation": "gridhand.core.errors",
+    "CircularDependency": "gridhand.core.errors",
     "Collocated": "gridhand.core.graphs",
     "ControllerUnavailable": "gridhand.core.errors",
     "DuplicateFunction": "gridhand.core.errors",
     "Explanation": "gridhand.core.explanation",
     "Function": "gridhand.core.graphs",
+    "FunctionFailed": "gridhand.core.errors",
     "Gpu": "gridhand.core.gpus",
+    "Graph": "gridhand.core.graph",
     "GraphError": "gridhand.core.errors",
+    "GraphResult": "gridhand.library.graphresult",
+    "GraphTimeout": "gridhand.core.errors",
     "Grid": "gridhand.library.grid",
     "GridClosed": "gridhand.core.errors",
     "GridError": "gridhand.core.errors",
+    "GridExecutor": "gridhand.library.executor",
     "HolderBusy": "gridhand.core.errors",
+    "ImpossibleCollocation": "gridhand.core.errors",
     "InvalidAmount": "gridhand.core.errors",
     "InvalidDependency": "gridhand.core.errors",
     "InvalidInput": "gridhand.core.errors",
@@ -145,6 +181,7 @@ _MODULES = {
     "NotAssigned": "gridhand.core.errors",
     "NotYours": "gridhand.core.errors",
     "OperationReused": "gridhand.core.errors",
+    "OutOfMemory": "gridhand.core.errors",
     "Request": "gridhand.core.requests",
     "ReservationExpired": "gridhand.core.errors",
     "Resources": "gridhand.core.resources",
@@ -155,13 +192,17 @@ _MODULES = {
     "StoreInvalid": "gridhand.core.errors",
     "StoreOwned": "gridhand.core.errors",
     "StoreUnavailable": "gridhand.core.errors",
+    "Task": "gridhand.library.tasks",
+    "TaskFuture": "gridhand.library.taskfuture",
     "UnknownAllocation": "gridhand.core.errors",
     "UnknownFunction": "gridhand.core.errors",
     "UnknownJob": "gridhand.core.errors",
     "UnknownNode": "gridhand.core.errors",
     "UnknownResource": "gridhand.core.errors",
     "VersionMismatch": "gridhand.core.errors",
+    "WorkerLost": "gridhand.core.errors",
     "assign": "gridhand.core.assignment",
+    "task": "gridhand.library.tasks",
 }
 
 

@@ -17,6 +17,7 @@ from gridhand import (
     Allocation,
     AsyncGrid,
     ControllerUnavailable,
+    Function,
     Grid,
     GridClosed,
     GridError,
@@ -155,6 +156,8 @@ def asks_of(held):
         "dump": lambda g: g.dump(),
         "events": lambda g: g.events(),
         "prune": lambda g: list(g.prune(60)),
+        "execute": lambda g: g.execute([Function("f", int)]),
+        "stream": lambda g: g.stream([Function("x", type="input"), Function("f", int, args=["x"])]),
     }
 
 
@@ -164,6 +167,7 @@ JOBS = {
     "jobs": lambda g: g.jobs(),
     "job": lambda g: g.job("1"),
     "cancel": lambda g: g.cancel("1"),
+    "result": lambda g: g.result("1"),
 }
 
 

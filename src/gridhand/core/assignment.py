@@ -66,8 +66,23 @@ def assign(
     {'f1': 'a', 'f2': 'b'}
     """
     given = read_functions(functions)
-    bench = _Bench(_read_nodes(capacities), strategy, local)
-    groups = [_Costed(group) for group in grouped(given)]
+    ledger = Ledger()
+    for node in _read_nodes(capacities):
+        ledger.register(node)
+    return assign_on(ledger, given, strategy, strict=strict, local=local)
+
+
+def assign_on(
+    ledger: Ledger,
+    given: Sequence[Function],
+    strategy: str | Callable[..., Sequence[float]] = "first_available",
+    *,
+    strict: bool = True,
+    local: str | None = None,
+) -> Assignment:
+    """The same on nodes where something is held already. What is chosen is held there, too."""
+    bench = _Bench(ledger, strategy, local)
+    groups = [Costed(group) for group in grouped(given)]
     for one in groups:
         bench.check_node(one.group)
     nodes: dict[str, str] = {}
@@ -116,7 +131,7 @@ def _read_node(name: str, has: Any) -> Node:
     return has.checked()
 
 
-class _Costed:
+class Costed:
     """A group, what each of its functions asks for, and what they ask for together."""
 
     def __init__(self, group: Group) -> None:
@@ -153,10 +168,8 @@ def _sum(requests: Sequence[Request]) -> Resources:
 class _Bench:
     """The nodes of one call, as they fill up."""
 
-    def __init__(self, nodes: Iterable[Node], strategy: Any, local: str | None) -> None:
-        self.ledger = Ledger()
-        for node in nodes:
-            self.ledger.register(node)
+    def __init__(self, ledger: Ledger, strategy: Any, local: str | None) -> None:
+        self.ledger = ledger
         self.snapshot = Snapshot(self.ledger)
         self.strategy = strategy_named(strategy)
         self.in_order = self.strategy is strategy_named("first_available")
@@ -170,7 +183,7 @@ class _Bench:
         except UnknownNode as unknown:
             raise unknown.about(f"function {group.ids[0]}") from None
 
-    def put(self, costed: _Costed) -> str | None:
+    def put(self, costed: Costed) -> str | None:
         """Hold what the group costs on the node that it gets, if there is one."""
         for name in self._candidates(costed.together):
             placements = costed.placements(self.ledger.nodes[name])
@@ -202,7 +215,7 @@ class _Bench:
             tried |= {placed.node}
             yield placed.node
 
-    def reasons(self, costed: _Costed) -> dict[str, list[str]]:
+    def reasons(self, costed: Costed) -> dict[str, list[str]]:
         """What speaks against each permitted node. Raises where no node could ever have it."""
         refused = place(costed.together, self.snapshot, self.strategy)
         error = None if isinstance(refused, Placement) else refused.error()
@@ -212,17 +225,17 @@ class _Bench:
         names = self.ledger.names[:_TOLD] if costed.group.node is None else [costed.group.node]
         return {name: self._lacking(costed, name) for name in names}
 
-    def sentence(self, costed: _Costed, name: str) -> str:
+    def sentence(self, costed: Costed, name: str) -> str:
         ids = " with ".join(costed.group.ids)
         return f"{ids} does not fit on {name}: {self._lacking(costed, name)[0]}"
 
-    def _lacking(self, costed: _Costed, name: str) -> list[str]:
+    def _lacking(self, costed: Costed, name: str) -> list[str]:
         refused = place(costed.together.pinned(name), self.snapshot, self.strategy)
         if isinstance(refused, Placement):
             return self._lacking_in_turn(costed, name)
         return refused.reasons()[name]
 
-    def _lacking_in_turn(self, costed: _Costed, name: str) -> list[str]:
+    def _lacking_in_turn(self, costed: Costed, name: str) -> list[str]:
         """Where no single ask is too much: the first that is, once those before it are there."""
         mark = self.ledger.mark()
         try:

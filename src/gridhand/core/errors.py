@@ -16,7 +16,15 @@
     ├── GraphError              functions that do not go together
     │   ├── DuplicateFunction
     │   ├── UnknownFunction
-    │   └── CircularCollocation
+    │   ├── CircularDependency
+    │   ├── CircularCollocation
+    │   └── ImpossibleCollocation
+    ├── FunctionFailed          a function of a graph, after all its tries
+    ├── GraphTimeout            a graph that took too long, and was stopped
+    ├── CallFailed              a call that did not end by itself
+    │   ├── CallTimeout         it took longer than it was given
+    │   └── WorkerLost          the process that ran it is gone
+    │       └── OutOfMemory     … because it needed more memory than it had asked for
     ├── HolderBusy              the holder has something else already
     ├── NotYours                another owner's
     ├── NodeInUse               it cannot be removed while something is held on it
@@ -87,6 +95,7 @@ class GridError(Exception):
 
 def _restored(kind: type[GridError], args: tuple[Any, ...], state: dict[str, Any]) -> GridError:
     error = kind.__new__(kind, *args)
+    error.args = args  # which an OSError, such as a time-out, leaves to __init__
     error.__dict__.update(state)
     return error
 
@@ -278,6 +287,21 @@ class UnknownFunction(GraphError):
         self.wanted_by = wanted_by
 
 
+class CircularDependency(GraphError):
+    """Each of them needs the result of the one before it, so none of them can be first."""
+
+    code = "circular_dependency"
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        few = [*ids[:_NAMED], *(["…"] if len(ids) > _NAMED else []), ids[0]]
+        super().__init__(
+            f"functions need each other in a circle: {' → '.join(few)}",
+            hint=f"Take {ids[0]} out of the args of {ids[1 % len(ids)]}, or another link.",
+        )
+        self.ids = list(ids)
+        self.edge = ids[0], ids[1 % len(ids)]
+
+
 class CircularCollocation(GraphError):
     """Each of them is to go where the next one goes, so none of them says where."""
 
@@ -290,6 +314,122 @@ class CircularCollocation(GraphError):
             hint="Pin one of them to a node, or leave it free.",
         )
         self.ids = list(ids)
+
+
+class ImpossibleCollocation(GraphError):
+    """Functions that are to share a node, and cannot."""
+
+    code = "impossible_collocation"
+
+    def __init__(self, ids: Sequence[str], because: str) -> None:
+        few = [*ids[:_NAMED], *(["…"] if len(ids) > _NAMED else [])]
+        super().__init__(
+            f"function {' with '.join(few)}: {because}",
+            hint="Leave one of them free, or pin it to a node that can have it.",
+        )
+        self.ids = list(ids)
+
+
+class FunctionFailed(GridError):
+    """A function of a graph failed, and nothing that needs it was started.
+
+    `__cause__` is what it raised, or the `CallFailed` that says what became of it. `attempts`
+    counts every try, also those that were lost with a worker or a node.
+    """
+
+    code = "function_failed"
+
+    def __init__(self, function: str, cause: BaseException, attempts: int = 1) -> None:
+        times = f" after {attempts} attempts" if attempts > 1 else ""
+        said = " ".join(str(cause).split())
+        kind = type(cause).__name__
+        what = f"{kind}: {said if len(said) <= 400 else said[:397] + '...'}" if said else kind
+        super().__init__(
+            f"function {function} failed{times}: {what}",
+            hint="Mend the function, or give it more retries; __cause__ has where it happened.",
+        )
+        self.function = function
+        self.attempts = attempts
+        self.__cause__ = cause
+
+
+class GraphTimeout(GridError, TimeoutError):
+    """The time given for a graph is over. What ran was stopped, and what was held given back."""
+
+    code = "graph_timeout"
+
+    def __init__(self, timeout_s: float, done: int, total: int, running: Sequence[str]) -> None:
+        few = ", ".join(running[:_TOLD]) + (", …" if len(running) > _TOLD else "")
+        super().__init__(
+            f"the graph was not done within {timeout_s:g} s: {done} of {total} functions were"
+            + (f", and {few} running or waiting for room" if few else ""),
+            hint="Give it more time, or see with `explain` whether there is room for it.",
+        )
+        self.done = done
+        self.running = list(running)
+
+
+class CallFailed(GridError):
+    """A call did not end by itself. `reason` is one of those that end jobs, such as `node_lost`.
+
+    One that was `lost` may well succeed when it is tried again elsewhere; it had no part in it.
+    """
+
+    code = "call_failed"
+
+    def __init__(self, name: str, reason: str, because: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"{name or 'the call'}: {because}",
+            hint=hint or "Try it again; look at its node and its worker's output if it recurs.",
+        )
+        self.reason = reason
+
+    @property
+    def lost(self) -> bool:
+        """Whether what ran it went away under it."""
+        return self.reason in _LOSSES
+
+
+class CallTimeout(CallFailed):
+    """Its worker was ended with it."""
+
+    code = "call_timeout"
+
+    def __init__(self, name: str, limit_s: float) -> None:
+        super().__init__(
+            name,
+            "timeout",
+            f"it took longer than its limit of {limit_s:g} s and was ended",
+            hint="Give it a longer timeout, or less to do.",
+        )
+        self.limit_s = limit_s
+
+
+class WorkerLost(CallFailed):
+    """Only the call that it was running has failed; those that waited there run elsewhere."""
+
+    code = "worker_lost"
+
+    def __init__(self, name: str, reason: str, because: str, *, hint: str = "") -> None:
+        known = reason if reason in _LOSSES else "worker_lost"
+        super().__init__(name, known, because, hint=hint)
+
+
+class OutOfMemory(WorkerLost):
+    """The worker was ended: it used more memory than the call had asked for."""
+
+    code = "out_of_memory"
+
+    def __init__(
+        self, name: str, because: str, limit_bytes: int | None, peak_bytes: int | None
+    ) -> None:
+        super().__init__(name, "oom", because, hint="Ask for more memory, or do it in parts.")
+        self.reason = "oom"
+        self.limit_bytes = limit_bytes
+        self.peak_bytes = peak_bytes
+
+
+_LOSSES = frozenset({"node_lost", "worker_lost", "agent_lost", "device_lost", "preempted"})
 
 
 class HolderBusy(GridError):

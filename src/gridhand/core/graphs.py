@@ -38,8 +38,13 @@ class Collocated:
 class Function:
     """One piece of work. A cost of nothing is allowed: it then runs wherever it is put.
 
-    `args` are the ids of functions whose results it takes, `extra_args` come after those. The
-    node is a name, `Collocated("other")` (or `("collocated", "other")`), or None for any.
+    `args` are the ids of functions whose results it takes, `extra_args` come after those. With
+    `argument_inclusion="as_list"` the results come as one list. The node is a name,
+    `Collocated("other")` (or `("collocated", "other")`), or None for any. Its own `max_retries`
+    beat those of the run.
+
+    An `inline` function is evaluated with each that uses it, as a part of that one; an `input` is
+    a value that is given when the graph is run. The last four fields are for streams.
 
     >>> Function("train", cost={"cpu": 2, "memory": "4GB"}).asked().resources
     Resources('cpu=2 memory=4GB')
@@ -51,15 +56,24 @@ class Function:
     extra_args: Sequence[Any] = ()
     cost: Request | Resources | Mapping[str, Any] | str = field(default_factory=dict, hash=False)
     node: str | Collocated | None = None
+    max_retries: int | None = None
+    type: str = "regular"
+    argument_inclusion: str = "variadic"
+    init: Callable[..., Any] | None = None
+    parallelism: int = 1
+    batch_size: int | None = None
+    batch_timeout: float | None = None  # in seconds
 
     def __post_init__(self) -> None:
         check_label(self.id, "function id")
         try:
-            _set(self, "args", _listed("args", self.args))
+            _set(self, "args", tuple(_read_arg(one) for one in _listed("args", self.args)))
             _set(self, "extra_args", _listed("extra_args", self.extra_args))
             _set(self, "cost", dict(self.cost) if isinstance(self.cost, Mapping) else self.cost)
             _set(self, "node", _read_node(self.node))
             self.asked()
+            _check_fields(self)
+            _check_type(self)
         except InvalidInput as fault:
             raise fault.about(f"function {self.id}") from None
 
@@ -95,6 +109,68 @@ def _is_nothing(cost: Any) -> bool:
         return not Resources.of(cost)
     except InvalidInput:
         return False
+
+
+_TYPES = {
+    # what the others have, and these have not
+    "regular": (),
+    "inline": ("cost", "node", "max_retries", "init", "batch_size", "batch_timeout"),
+    "input": (
+        "code", "args", "extra_args", "cost", "node", "max_retries", "init", "batch_size",
+        "batch_timeout",
+    ),
+}  # fmt: skip
+_LISTS = ("args", "extra_args", "cost")  # of which an empty one is none
+_INCLUSIONS = ("variadic", "as_list")
+MOST_RETRIES = 1000
+_LONGEST_BATCH_S = 86_400
+
+
+def _check_fields(one: Function) -> None:
+    for name, given, allowed in (
+        ("type", one.type, tuple(_TYPES)),
+        ("argument_inclusion", one.argument_inclusion, _INCLUSIONS),
+    ):
+        if given not in allowed:
+            raise InvalidInput(name, given, " or ".join(allowed))
+    for name, code in (("code", one.code), ("init", one.init)):
+        if code is not None and not callable(code):
+            raise InvalidInput(name, code, "something that can be called")
+    if one.max_retries is not None:
+        check_count("max_retries", one.max_retries, 0, MOST_RETRIES)
+    if one.batch_size is not None:
+        check_count("batch_size", one.batch_size, 1, 1_000_000)
+    check_count("parallelism", one.parallelism, 1, 1000)
+    wait = one.batch_timeout
+    if wait is not None and (type(wait) not in (int, float) or not 0 <= wait <= _LONGEST_BATCH_S):
+        raise InvalidInput("batch_timeout", wait, f"seconds from 0 to {_LONGEST_BATCH_S}")
+
+
+def _check_type(one: Function) -> None:
+    for name in _TYPES[one.type]:
+        given = one.asked().resources if name == "cost" else getattr(one, name)
+        if given is not None and (name not in _LISTS or given):
+            of_whom = "those that use it" if one.type == "inline" else "functions with code"
+            raise InvalidInput(name, given, f"it to {of_whom}: this function is {one.type}")
+
+
+def check_count(name: str, given: Any, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    if type(given) is not int or not least <= given <= most:
+        raise InvalidInput(name, given, f"a whole number from {least} to {most}")
+    return given
+
+
+def _read_arg(given: Any) -> str:
+    """The id of a function; the function itself will do."""
+    if isinstance(given, Function):
+        return given.id
+    try:
+        return check_label(given, "args")
+    except InvalidInput:
+        raise InvalidInput(
+            "args", given, "ids of functions; what is no function's result goes into extra_args"
+        ) from None
 
 
 def _listed(name: str, given: Any) -> tuple[Any, ...]:

@@ -16,7 +16,10 @@ from gridhand.core.nodes import Node
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import AsyncAllocation
 from gridhand.library.backend import Backend, Port, read_owner, the_backend
+from gridhand.library.calling import close_caller
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
+from gridhand.library.current import enter, leave
+from gridhand.library.graphs import RunsGraphsAsync
 from gridhand.library.grid import Grid, OwnStrategy
 from gridhand.library.running import Asked, RunsJobsAsync
 
@@ -24,10 +27,11 @@ if TYPE_CHECKING:
     from gridhand.core.check import Violation
     from gridhand.core.explanation import Explanation
     from gridhand.core.views import NodeStatus, Status
+    from gridhand.library.caller import Caller
     from gridhand.store.base import Event
 
 
-class AsyncGrid(RunsJobsAsync):
+class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
     """Nodes, and resources held on them, from asyncio."""
 
     def __init__(
@@ -43,6 +47,7 @@ class AsyncGrid(RunsJobsAsync):
         """
         self._backend = the_backend(backend, address)
         self._calls = Calls(self._backend, read_owner(owner, self._backend))
+        self._caller: Caller | None = None
         self._port: tuple[asyncio.AbstractEventLoop, Port] | None = None
 
     @classmethod
@@ -95,10 +100,17 @@ class AsyncGrid(RunsJobsAsync):
     async def close(self) -> None:
         """Give the store back: what is held in it stays held. Or let go of the controller: what
         was allocated without a `ttl` ends, and so do jobs that are not detached.
+
+        Functions that are being called are stopped first.
         """
-        await asyncio.get_running_loop().run_in_executor(None, self._backend.close)
+        leave(self)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, close_caller, self)
+        await loop.run_in_executor(None, self._backend.close)
 
     async def __aenter__(self) -> Self:
+        """Tasks that are submitted inside of the block go to this grid."""
+        enter(self)
         return self
 
     async def __aexit__(

@@ -15,7 +15,10 @@ from gridhand.core.nodes import Node
 from gridhand.core.resources import Resources
 from gridhand.library.allocation import Allocation
 from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl, the_backend
+from gridhand.library.calling import close_caller
 from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
+from gridhand.library.current import enter, leave
+from gridhand.library.graphs import RunsGraphs
 from gridhand.library.running import Asked, RunsJobs
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from gridhand.core.explanation import Explanation
     from gridhand.core.views import NodeStatus, Status
     from gridhand.library.backend import Tracker
+    from gridhand.library.caller import Caller
     from gridhand.store.base import Event
 
     def _is_a_tracker(grid: Grid) -> Tracker:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 OwnStrategy = str | Callable[..., Sequence[float]]
 
 
-class Grid(RunsJobs):
+class Grid(RunsJobs, RunsGraphs):
     """Nodes, and resources held on them.
 
     >>> grid = Grid.in_memory()
@@ -55,6 +59,7 @@ class Grid(RunsJobs):
         """
         self._backend = the_backend(backend, address)
         self._calls = Calls(self._backend, read_owner(owner, self._backend))
+        self._caller: Caller | None = None
 
     @classmethod
     def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
@@ -112,10 +117,16 @@ class Grid(RunsJobs):
     def close(self) -> None:
         """Give the store back: what is held in it stays held. Or let go of the controller: what
         was allocated without a `ttl` ends, and so do jobs that are not detached.
+
+        Functions that are being called are stopped first.
         """
+        leave(self)
+        close_caller(self)
         self._backend.close()
 
     def __enter__(self) -> Self:
+        """Tasks that are submitted inside of the block go to this grid."""
+        enter(self)
         return self
 
     def __exit__(

@@ -114,6 +114,12 @@ class RunsJobs:
             Job(facts, remote) for facts in remote.call(cancelling(self._calls.owner, job_id(job)))
         ]
 
+    def result(self, job: str | Job, timeout: float | None = None) -> Any:
+        """What a call of a task returned that was detached, or its error, once it has ended."""
+        from gridhand.library.detached import result_of
+
+        return result_of(self.job(job_id(job)).wait(timeout))
+
 
 class RunsJobsAsync:
     """The same, to be awaited."""
@@ -196,6 +202,17 @@ class RunsJobsAsync:
         remote = with_jobs(self._backend)
         found = await self._ask(cancelling(self._calls.owner, job_id(job)))
         return [AsyncJob(facts, remote) for facts in found]
+
+    async def result(
+        self,
+        job: str | AsyncJob,
+        timeout: float | None = None,  # noqa: ASYNC109 - as Grid.result
+    ) -> Any:
+        """What a call of a task returned that was detached, or its error, once it has ended."""
+        from gridhand.library.detached import result_of
+
+        ended = await (await self.job(job_id(job))).wait(timeout)
+        return result_of(Job(ended.facts, with_jobs(self._backend)))
 
 
 _OTHERS = frozenset({"self", "command", "resources", "named", "op_id"})

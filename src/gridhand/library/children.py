@@ -1,0 +1,109 @@
+"""Children: workers for calls that ask for nothing, or for what is held for them already.
+
+There is nothing to be held for such a call, so no job is needed for it: its worker is a process
+that this one starts itself, and that ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gridhand.core.allocations import Allocation
+    from gridhand.library.shapes import Shape
+
+_PREFIX = "child-"
+_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "__main__.py")
+_LEAST = 4  # they may do nothing but wait
+MOST_APART = 1000  # of those that are for certain calls alone, as many as these are
+
+
+def most_children() -> int:
+    return max(_LEAST, len(os.sched_getaffinity(0)))
+
+
+def program(*words: str) -> list[str]:
+    """What a worker is started with: the interpreter that this process has."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-P", _PROGRAM, *words]
+
+
+class Children:
+    """For one thread at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._count = 0
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, shape: Shape, held: Allocation | None) -> str:
+        self._count += 1
+        id = f"{_PREFIX}{self._count}"
+        self._started[id] = subprocess.Popen(
+            program(self._folder, str(shape.number), id),
+            env=environment(os.environ, shape.request.node, held),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return id
+
+    def facts(self, id: str) -> dict[str, Any] | None:
+        """How it stands, in the words that jobs have; None if it is no child of ours."""
+        if not id.startswith(_PREFIX):
+            return None
+        code = self._started[id].poll() if id in self._started else 0
+        if code is None:
+            return {"id": id, "state": "running", "attempts": []}
+        self._started.pop(id, None)
+        attempt = {
+            "number": 1,
+            "reason": "exit" if code >= 0 else "signal",
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "message": f"it exited with code {code}" if code >= 0 else f"signal {-code} ended it",
+            "ended_at": "",
+        }
+        return {**attempt, "id": id, "state": "failed", "attempts": [attempt], "request": {}}
+
+    def reap(self) -> None:
+        for id in list(self._started):
+            self.facts(id)
+
+    def end(self, id: str) -> bool:
+        """Whether it was one of ours, and is over now."""
+        if not id.startswith(_PREFIX):
+            return False
+        child = self._started.pop(id, None)
+        if child is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, 9)
+            child.wait()
+        return True
+
+    def close(self, patience_s: float) -> None:
+        for id, child in list(self._started.items()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(patience_s)
+            self.end(id)
+
+
+def environment(
+    given: Mapping[str, str], node: str | None, held: Allocation | None
+) -> dict[str, str]:
+    """The variables of this process, and those that say what is held for the call."""
+    found = dict(given)
+    if held is not None:
+        names = [one.device.rpartition("/")[2] for one in held.devices]
+        found |= {
+            "GRIDHAND_NODE": held.node,
+            "GRIDHAND_ALLOCATION_ID": held.id,
+            "CUDA_VISIBLE_DEVICES": ",".join(names),
+        }
+    elif node is not None:
+        found["GRIDHAND_NODE"] = node
+    return found

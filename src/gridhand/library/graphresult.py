@@ -1,0 +1,82 @@
+"""GraphResult: what a graph came to, and where each of its functions ran."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gridhand.core.resources import Resources
+
+_SHOWN = 10
+_ROWS = 100
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Where a function ran, and what it held there. What costs nothing holds nothing."""
+
+    node: str | None
+    id: str | None
+    resources: Resources
+
+    def __str__(self) -> str:
+        return f"{self.resources} of {self.node or 'no node'}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GraphResult:
+    """The values of the functions by their ids, in the order of the graph.
+
+    Inline functions and inputs have none, nor do those that were not to be kept.
+    """
+
+    run_id: str
+    results: Mapping[str, Any]
+    allocations: Mapping[str, Used]
+    attempts: Mapping[str, int]
+    seconds: float
+
+    def __getitem__(self, id: str) -> Any:
+        return self.results[id]
+
+    def __repr__(self) -> str:
+        shown = [f"{id}={_shown(self.results[id])}" for id in list(self.results)[:_SHOWN]]
+        more = len(self.results) - len(shown)
+        values = ", ".join([*shown, *([f"and {more} more"] if more else [])])
+        count = len(self.allocations)
+        functions = "1 function" if count == 1 else f"{count} functions"
+        return f"<run {self.run_id}: {functions} in {self.seconds:.2f} s{values and ': '}{values}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(map(self._row, list(self.allocations)[:_ROWS]))
+        more = len(self.allocations) - _ROWS
+        after = f"<p>and {more} more functions</p>" if more > 0 else ""
+        heads = "".join(f"<th>{name}</th>" for name in ("function", "value", *_COLUMNS))
+        return (
+            f"<p>run {escape(self.run_id)}: {len(self.allocations)} functions in"
+            f" {self.seconds:.2f} s</p><table><tr>{heads}</tr>{rows}</table>{after}"
+        )
+
+    def _row(self, id: str) -> str:
+        used = self.allocations[id]
+        value = _shown(self.results[id]) if id in self.results else "not kept"
+        held = used.resources if used.id else "nothing"
+        cells = [id, value, used.node or "any", held, self.attempts[id]]
+        return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
+
+
+_COLUMNS = ("node", "held", "attempts")
+
+
+def _shown(value: Any) -> str:
+    """A value in few characters, whatever its own repr does."""
+    try:
+        return " ".join(_short.repr(value).split())
+    except Exception:
+        return f"a {type(value).__name__}"

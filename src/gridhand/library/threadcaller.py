@@ -1,0 +1,399 @@
+"""ThreadCaller: calls of functions in threads of this process, for a grid that is in it.
+
+A call asks the ledger for what it needs and waits for room in the keeper's own line, without a
+thread. For calls that ask for the same only a few places in that line are taken, since all who
+stand there are tried whenever something is freed; what is granted goes to the call that came first.
+
+A thread cannot be ended from outside. A call that is stopped while it runs counts as cancelled at
+once and its result is discarded, but what it holds is given back only when its thread has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from gridhand.core.allocations import Allocation, Lifetime, Move, State
+from gridhand.core.errors import (
+    CallFailed,
+    CallTimeout,
+    GridClosed,
+    GridError,
+    NeverFits,
+    NoRoom,
+    StoreUnavailable,
+)
+from gridhand.core.ledger import Terms
+from gridhand.library.caller import FunctionCall, Returned
+from gridhand.library.crew import Alarms, Crew
+from gridhand.library.shapes import force_cancel
+
+if TYPE_CHECKING:
+    from gridhand.controller.embedded import Embedded
+    from gridhand.controller.tickets import Ticket
+    from gridhand.core.requests import Request
+
+MOST_ASKING = 8  # of calls that ask for the same, how many stand in line
+MOST_THREADS = 1000
+MOST_PLAIN = 64  # calls at a time of those that need nothing, and so would never wait
+_WAIT_MS = 3_600_000  # after which it is asked again
+_PATIENCE_S = 1.0  # for threads to end when the caller is closed
+_TRIES = 5
+
+
+class Kept:
+    """A value of this process: there is nowhere it would have to be fetched from."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = [value]
+
+    def load(self) -> Any:
+        if not self._value:
+            raise GridClosed("this value was dropped", hint="Load it before.")
+        return self._value[0]
+
+    def drop(self) -> None:
+        self._value.clear()
+
+
+class _At(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    LEFT = auto()  # running, and nobody wants to know how it ends
+    OVER = auto()
+
+
+class _Open(Future[Returned]):
+    """One call, from its submission to its end."""
+
+    def __init__(self, caller: ThreadCaller, call: FunctionCall) -> None:
+        super().__init__()
+        self.caller = caller
+        self.call = call
+        self.at = _At.WAITING
+        self.holds: Allocation | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to be held for it."""
+        request = self.call.request
+        return bool(self.call.held) or not (request.amounts or request.gpu)
+
+    def cancel(self) -> bool:
+        return self.caller.left(self)
+
+
+class _Line:
+    """Calls that ask for the same, in order. Whatever is granted goes to the first of them."""
+
+    def __init__(self, caller: ThreadCaller) -> None:
+        self.caller = caller
+        self.waiting: dict[_Open, None] = {}
+        self.asking: dict[Ticket, None] = {}
+
+    def deliver(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self.caller.answered(self, ticket)
+
+
+class ThreadCaller:
+    """The caller of `Grid.in_memory()` and `Grid.at()`. Any thread may use it."""
+
+    def __init__(self, backend: Embedded, owner: str) -> None:
+        self._backend = backend
+        self._owner = owner
+        self._terms = Terms(owner, None, State.ACTIVE, Lifetime.UNTIL_RELEASED)
+        self._lock = threading.Lock()
+        self._lines: dict[Request, _Line] = {}
+        self._plain: dict[_Open, None] = {}
+        self._open: dict[_Open, None] = {}
+        self._running = 0  # of those that hold something
+        self._running_plain = 0
+        self._closed = False
+        self._pid = os.getpid()
+        self._crew = Crew("gridhand-call")
+        self._alarms = Alarms("gridhand-limits")
+        self._here = threading.local()
+
+    # ---- what a caller does
+
+    def submit(self, call: FunctionCall) -> Future[Returned]:
+        if os.getpid() != self._pid:
+            raise GridClosed(
+                f"this grid belongs to process {self._pid}, from which this one was forked",
+                hint="Open a grid of its own in each process.",
+            )
+        one = _Open(self, call)
+        try:
+            with self._lock:
+                self._enter(one)
+            self._ask()
+        except BaseException:  # an interrupt: who called will never know of it
+            self.stop(one)
+            raise
+        return one
+
+    def _enter(self, one: _Open) -> None:
+        if self._closed:
+            raise GridClosed("this grid was closed", hint="Open another one.")
+        self._open[one] = None
+        if not one.plain:
+            self._lines.setdefault(one.call.request, _Line(self)).waiting[one] = None
+        elif getattr(self._here, "working", False):
+            # A thread of ours may wait for it, and must not keep it from running.
+            self._begin(one)
+        else:
+            self._plain[one] = None
+            self._begin_plain()
+
+    def stop(self, call: Future[Returned]) -> None:
+        if not isinstance(call, _Open) or call.done():
+            return
+        with self._lock:
+            waited = call.at is _At.WAITING
+            if call.at is _At.RUNNING:
+                call.at = _At.LEFT
+            elif waited:
+                self._forget(call)
+        if waited and self._ask():
+            self._crew.run(lambda: self._surely_out(call))
+        else:
+            force_cancel(call)
+
+    def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            calls = list(self._open)
+        threads = [one for one in calls if one.at in (_At.RUNNING, _At.LEFT)]
+        for one in calls:
+            self.stop(one)
+        pause = threading.Event()
+        for _ in range(100):
+            if all(one.done() for one in calls) and all(one.at is _At.OVER for one in threads):
+                return
+            pause.wait(_PATIENCE_S / 100)
+        for one in threads:  # nobody could give it back later
+            if one.holds is not None:
+                with suppress(GridError):
+                    self._release(one.holds)
+
+    # ---- leaving before it runs
+
+    def left(self, one: _Open) -> bool:
+        """Take a call out while it waits, as `cancel` is to."""
+        with self._lock:
+            if one.at is not _At.WAITING:
+                return one.cancelled()
+            self._forget(one)
+        self._ask()
+        return force_cancel(one)
+
+    def _surely_out(self, one: _Open) -> None:
+        """Cancel it when what may have been granted for it meanwhile has been given back."""
+        with suppress(GridError):
+            for _ in range(2):  # by the first answer that is under way, by the second it is done
+                self._backend.call(self._backend.allocations())
+        force_cancel(one)
+
+    def _forget(self, one: _Open) -> None:
+        one.at = _At.OVER
+        self._open.pop(one, None)
+        self._plain.pop(one, None)
+        line = self._lines.get(one.call.request)
+        if line is not None:
+            line.waiting.pop(one, None)
+
+    # ---- asking for room
+
+    def _ask(self) -> bool:
+        """Stand in the keeper's line as often as it helps; whether some left it for good."""
+        tickets: list[Ticket] = []
+        try:
+            with self._lock:
+                left = [self._balance(*one, tickets) for one in list(self._lines.items())]
+            if tickets:
+                self._backend.submit(tickets)
+        except GridError as error:
+            for ticket in tickets:
+                ticket.error = error
+                ticket.port.deliver([ticket])
+            return False
+        except BaseException:  # an interrupt: some may be on their way, and others not
+            with self._lock:
+                for ticket in tickets:
+                    ticket.abandoned = True
+                    for line in self._lines.values():
+                        line.asking.pop(ticket, None)
+            raise
+        return any(left)
+
+    def _balance(self, request: Request, line: _Line, tickets: list[Ticket]) -> bool:
+        """Have as many places in line as there is use for; whether some were given up."""
+        most = 0 if self._running >= MOST_THREADS else MOST_ASKING
+        for _ in range(min(most, len(line.waiting)) - len(line.asking)):
+            self._stand(request, line, tickets)
+        left = False
+        while len(line.asking) > len(line.waiting):
+            # What it is granted at this moment the keeper takes back.
+            line.asking.popitem()[0].abandoned = left = True
+        if not line.waiting:
+            del self._lines[request]
+        return left
+
+    def _stand(self, request: Request, line: _Line, tickets: list[Ticket]) -> None:
+        from gridhand.controller.tickets import Ticket
+
+        wanted = self._backend.allocate(self._owner, None, (request,), self._terms, _WAIT_MS)
+        ticket = Ticket(wanted, line)  # type: ignore[arg-type]
+        tickets.append(ticket)
+        line.asking[ticket] = None
+
+    def answered(self, line: _Line, ticket: Ticket) -> None:
+        """The keeper has decided. This is its own thread: nothing here may wait for it."""
+        error = ticket.error
+        refused: list[_Open] = []
+        with self._lock:
+            if line.asking.pop(ticket, self) is self:
+                return  # it left, and the keeper takes back what it was granted
+            if error is None:
+                one = next(iter(line.waiting))
+                del line.waiting[one]
+                one.holds = ticket.reply[0]
+                self._running += 1
+                self._begin(one)
+            elif not isinstance(error, NoRoom) or isinstance(error, NeverFits):
+                # The others ask for the same, and would be told the same.
+                refused = list(line.waiting)
+                for one in refused:
+                    self._forget(one)
+        if refused:
+            self._crew.run(lambda: self._refused(refused, error))
+        self._ask()
+
+    def _refused(self, calls: list[_Open], error: BaseException | None) -> None:
+        for one in calls:
+            if isinstance(error, GridClosed):
+                force_cancel(one)
+                continue
+            failed = CallFailed(one.call.name, "not_placed", str(error), hint=_hint(error))
+            failed.__cause__ = error
+            with suppress(InvalidStateError):
+                one.set_exception(failed)
+
+    # ---- running
+
+    def _begin_plain(self) -> None:
+        while self._plain and self._running_plain < MOST_PLAIN:
+            one = next(iter(self._plain))
+            del self._plain[one]
+            self._begin(one)
+
+    def _begin(self, one: _Open) -> None:
+        if one.plain:
+            self._running_plain += 1
+        one.at = _At.RUNNING
+        one.set_running_or_notify_cancel()
+        self._crew.run(lambda: self._work(one))
+
+    def _work(self, one: _Open) -> None:
+        self._here.working = True
+        call = one.call
+        if call.time_limit_s is not None:
+            limit_s = call.time_limit_s
+            self._alarms.after(limit_s, lambda: self._late(one, limit_s))
+        error: BaseException | None = None
+        value: Any = None
+        try:
+            self._check(call)
+            value = call.code(*map(_loaded, call.args), **_loaded_all(call.kwargs))
+        except BaseException as raised:
+            error = raised
+        try:
+            self._give_back(one)
+        except GridError as lost:
+            error = error or lost
+        self._ended(one, value, error)
+
+    def _ended(self, one: _Open, value: Any, error: BaseException | None) -> None:
+        with self._lock:
+            wanted = one.at is _At.RUNNING
+            self._forget(one)
+            if one.plain:
+                self._running_plain -= 1
+                self._begin_plain()
+            else:
+                self._running -= 1
+        if wanted:
+            node = one.holds.node if one.holds else one.call.request.node
+            held = one.holds.id if one.holds else one.call.held
+            with suppress(InvalidStateError):
+                if error is None:
+                    one.set_result(Returned(Kept(value), node or "", held))
+                else:
+                    one.set_exception(error)
+        self._ask()
+
+    def _late(self, one: _Open, limit_s: float) -> None:
+        with self._lock:
+            if one.at is not _At.RUNNING:
+                return
+            one.at = _At.LEFT
+        with suppress(InvalidStateError):
+            one.set_exception(CallTimeout(one.call.name, limit_s))
+
+    # ---- what is held
+
+    def _check(self, call: FunctionCall) -> None:
+        """What was held for the call before must still be."""
+        if call.held:
+            live = self._backend.call(self._backend.allocations())
+            if all(one.id != call.held for one in live):
+                raise _lost(call)
+
+    def _give_back(self, one: _Open) -> None:
+        """Release what it held; an error if that was lost meanwhile, and so the call with it."""
+        if one.holds is None:
+            self._check(one.call)
+        elif self._release(one.holds).state is State.LOST:
+            raise _lost(one.call)
+
+    def _release(self, held: Allocation) -> Allocation:
+        pause = threading.Event()
+        for again in range(_TRIES):
+            try:
+                move = self._backend.move(self._owner, None, held.id, Move.RELEASE, None)
+                return self._backend.call(move)[0]
+            except GridClosed:
+                return held
+            except StoreUnavailable:
+                if again == _TRIES - 1:
+                    raise
+                pause.wait(0.1 * 2**again)
+        raise AssertionError
+
+
+def _lost(call: FunctionCall) -> CallFailed:
+    return CallFailed(call.name, "node_lost", "the node it was on was lost meanwhile")
+
+
+def _hint(error: BaseException | None) -> str:
+    return error.hint if isinstance(error, GridError) else ""
+
+
+def _loaded(argument: Any) -> Any:
+    return argument.load() if isinstance(argument, Kept) else argument
+
+
+def _loaded_all(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _loaded(value) for name, value in named.items()}

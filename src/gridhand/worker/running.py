@@ -1,0 +1,298 @@
+"""The worker itself: takes calls, runs them one after the other, and answers.
+
+Functions run in the main thread, as they would in a program. A second thread watches: when the
+client is gone it ends the process, whatever runs; while a call runs that takes its time it sends
+the answers that were put by, and gives back the calls that wait behind it, if it is told to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import marshal
+import os
+import pickle
+import select
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter, sleep
+from types import CoroutineType
+from typing import Any
+
+from gridhand.worker import here, wire
+from gridhand.worker.box import Box
+from gridhand.worker.failing import failure
+from gridhand.worker.values import Folders, dumps_known, load
+
+_TICK_MS = 5
+_SLOW_S = 0.001  # an answer to a call that took so long is sent at once
+_MANY = 4096  # bytes of answers that are sent without waiting for more
+_LEAVE_S = 0.3
+_CHUNK = 1 << 18
+
+
+def main(words: list[str]) -> None:
+    """Serve the client in that folder until it says so, or is gone."""
+    if words and words[0] == "--once":
+        from gridhand.worker.once import run_once
+
+        sys.exit(run_once(words[1]))
+    import faulthandler
+
+    faulthandler.enable()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    folder, shape, *name = words
+    sys.argv = [""]
+    Worker(folder, int(shape), *name).run()
+
+
+class Worker:
+    """One connection to a client, and the functions that it has sent."""
+
+    def __init__(self, folder: str, shape: int, name: str = "") -> None:
+        self._folders: list[str] = []
+        self._socket = _connected(folder, shape, name)
+        self._frames = wire.Frames()
+        self._calls: deque[tuple[int, int, int, bytes]] = deque()
+        self._functions: dict[int, Callable[..., Any] | bytes] = {}
+        self._reading = threading.Lock()
+        self._answering = threading.Lock()
+        self._ticking = self._busy = self._useless = False
+        self._freed: Any = None
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        first, *others = self._first()
+        _, number, self._folders, path, slot, setup = marshal.loads(first)
+        sys.path[:] = path
+        here.slot = slot
+        self._box = Box(os.path.join(self._folders[0], f"w{number}"))
+        self._values = Folders(self._folders, f"w{number}")
+        threading.Thread(target=self._watch, name="gridhand-watch", daemon=True).start()
+        if setup is not None:
+            self._set_up(setup)
+        self._obey(others)
+
+    def run(self) -> None:
+        calls = self._calls
+        while self._useless:
+            self._give_back()
+            self._receive()
+        while True:
+            try:
+                number, function, kind, data = calls.popleft()
+            except IndexError:  # all are done, or were taken back
+                self._flush()
+                self._receive()
+                if len(calls) > 1 and not self._ticking:
+                    self._ticking = True
+                    os.eventfd_write(self._wake, 1)
+                continue
+            self._call(number, function, kind, data)
+
+    # ---- calls
+
+    def _call(self, number: int, function: int, kind: int, data: bytes) -> None:
+        with self._answering:
+            self._box.begin(number)
+        self._busy = True
+        start = perf_counter()
+        how, reply = self._outcome(function, kind, data)
+        seconds = perf_counter() - start
+        self._busy = False
+        self._answer(number, how, seconds, reply)
+        if seconds > _SLOW_S or self._box.used > _MANY:
+            self._flush()
+        self._freed = None  # not before the answer is out: to give back much memory takes long
+
+    def _outcome(self, function: int, kind: int, data: bytes) -> tuple[int, bytes]:
+        try:
+            code = self._functions[function]
+            if isinstance(code, bytes):
+                code = self._functions[function] = pickle.loads(code)
+            args, kwargs = load(kind, data)
+        except BaseException as error:
+            return wire.RAISED, failure(error, "it could not be loaded in its worker: ")
+        try:
+            value = code(*args, **kwargs) if kwargs else code(*args)
+            self._freed = args, kwargs, value
+            if type(value) is CoroutineType:
+                value = _awaited(value)
+        except BaseException as error:
+            return wire.RAISED, failure(error)
+        try:
+            return self._values.pack(value, dumps_known)
+        except BaseException as error:
+            because = f"what it returned, a {type(value).__qualname__}, cannot be sent: "
+            return wire.RAISED, failure(error, because)
+
+    def _answer(self, number: int, how: int, seconds: float, reply: bytes) -> None:
+        answer = wire.ANSWER.pack(number, how, seconds, len(reply)) + reply
+        with self._answering:
+            if self._box.add(number, answer):
+                return
+            self._send()
+            if not self._box.add(number, answer):
+                self._socket.sendall(wire.LENGTH.pack(len(answer)) + answer)
+                self._box.begin(0)
+
+    def _flush(self) -> None:
+        if self._box.used:
+            with self._answering:
+                self._send()
+
+    def _send(self) -> None:
+        if self._box.used:
+            try:
+                self._socket.sendall(wire.LENGTH.pack(self._box.used) + self._box.answers())
+            except OSError:
+                self._leave()
+            self._box.clear()
+
+    def _set_up(self, setup: bytes) -> None:
+        """What is to be called once before anything else."""
+        try:
+            code, args = pickle.loads(setup)
+            code(*args)
+        except BaseException as error:
+            self._useless = True
+            self._answer(0, wire.NO_SETUP, 0.0, failure(error))
+
+    # ---- what the client says
+
+    def _first(self) -> list[bytes]:
+        while not (found := self._frames.take(self._some())):
+            pass
+        return found
+
+    def _receive(self) -> None:
+        """Wait for the client to say something, and do it."""
+        with self._reading:
+            if not self._calls:  # they may have come meanwhile
+                self._obey(self._frames.take(self._some()))
+
+    def _some(self) -> bytes:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except OSError:
+            data = b""
+        if not data:
+            self._leave()
+        return data
+
+    def _obey(self, bodies: list[bytes]) -> None:
+        for body in bodies:
+            message = marshal.loads(body)
+            if message[0] == wire.CALLS:
+                _, path, functions, calls = message
+                if path is not None:
+                    sys.path[:] = path
+                self._learn(functions)
+                self._calls.extend(calls)
+            elif message[0] == wire.RECALL:
+                self._give_back()
+            else:
+                self._flush()
+                atexit._run_exitfuncs()
+                _exit(0)
+
+    def _learn(self, functions: list[tuple[int, bytes]]) -> None:
+        if functions and functions[0][0] == wire.FORGET:
+            needed = {call[1] for call in list(self._calls)}
+            for number in [one for one in self._functions if one not in needed]:
+                del self._functions[number]
+        self._functions.update(functions)
+
+    def _give_back(self) -> None:
+        """Say which calls were not begun, and forget them."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._answer(self._calls.pop()[0], wire.TAKEN_BACK, 0.0, b"")
+        self._flush()
+
+    # ---- the second thread
+
+    def _watch(self) -> None:
+        gone = select.poll()
+        gone.register(self._socket, select.POLLRDHUP)
+        gone.register(self._wake, select.POLLIN)
+        said = select.poll()
+        said.register(self._socket, select.POLLIN)
+        while True:
+            for fd, _ in gone.poll(_TICK_MS if self._ticking else None):
+                if fd == self._wake:
+                    os.eventfd_read(self._wake)
+                else:
+                    if not self._busy:
+                        sleep(_LEAVE_S)  # the other thread hears why
+                    self._leave()
+            if self._ticking:
+                self._tick(said)
+
+    def _tick(self, said: select.poll) -> None:
+        self._flush()
+        if said.poll(0) and self._reading.acquire(blocking=False):
+            try:
+                if said.poll(0):
+                    self._obey(self._frames.take(self._some()))
+            finally:
+                self._reading.release()
+        if not self._calls:
+            self._ticking = False
+            self._ticking = len(self._calls) > 1  # they may just have come
+
+    def _leave(self) -> None:
+        """The client does not want us any more, or is gone; if so, nobody wants its files."""
+        deadline = perf_counter() + _LEAVE_S
+        with contextlib.suppress(OSError):
+            while self._folders and perf_counter() < deadline:
+                if _remove_if_dead(self._folders):
+                    break
+                sleep(0.01)
+        _exit(1)
+
+
+def _awaited(value: CoroutineType[Any, Any, Any]) -> Any:
+    """An async function is run to its end."""
+    import asyncio
+
+    return asyncio.run(value)
+
+
+def _remove_if_dead(folders: list[str]) -> bool:
+    """A living client has the lock in the last of its folders. True when there is none."""
+    with open(os.path.join(folders[-1], "lock"), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    import shutil
+
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def _exit(code: int) -> None:
+    """At once: the main thread may be in the middle of a function."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _connected(folder: str, shape: int, name: str) -> socket.socket:
+    with open(os.path.join(folder, "secret"), "rb") as file:
+        secret = file.read()
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connected.connect(os.path.join(folder, "socket"))
+    job, attempt, node, allocation = (os.environ.get(f"GRIDHAND_{one}", "") for one in _TOLD)
+    if name:  # it is no job of its own, but may be a part of one
+        job, attempt = name, "1"
+    connected.sendall(wire.frame((secret, shape, job, attempt, node, allocation)))
+    return connected
+
+
+_TOLD = ("JOB_ID", "ATTEMPT", "NODE", "ALLOCATION_ID")

@@ -1,0 +1,146 @@
+"""Values as bytes: small ones in the message, large ones in a file that the receiver maps.
+
+Large arrays are written once, into memory that is shared (`/dev/shm`), and are not copied when they
+are read: whoever maps a file sees it as it is, and gets pages of their own where they write.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import marshal
+import mmap
+import os
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gridhand.worker.wire import FILE, INLINE, PARTS
+
+LARGE = 1 << 18
+_ALIGNED = 64
+_HEAD = struct.Struct("<I")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM})
+
+Packed = tuple[int, bytes]  # a kind, and its bytes
+Buffers = list[pickle.PickleBuffer]
+Dumps = Callable[[Any, Buffers | None], bytes | memoryview]
+
+
+def dumps(value: Any, buffers: Buffers | None = None) -> bytes | memoryview:
+    """A pickle that carries what cannot be imported elsewhere: what is in `__main__`, or local.
+
+    Large pieces are put into `buffers`, if there are any, and are not in the pickle then.
+    """
+    import cloudpickle  # type: ignore[import-untyped]
+
+    file = io.BytesIO()
+    keep = None if buffers is None else buffers.append
+    cloudpickle.Pickler(file, protocol=5, buffer_callback=keep).dump(value)
+    return file.getbuffer()
+
+
+def dumps_known(value: Any, buffers: Buffers | None = None) -> bytes | memoryview:
+    """The same, sooner: what is in `__main__` here is not what is in `__main__` of the client."""
+    try:
+        return pickle.dumps(value, 5, buffer_callback=None if buffers is None else buffers.append)
+    except Exception:
+        if buffers is not None:
+            buffers.clear()
+        return dumps(value, buffers)
+
+
+class Folders:
+    """Where large values are put, the first that has room for one."""
+
+    def __init__(self, paths: Sequence[str], prefix: str) -> None:
+        self._paths = paths
+        self._prefix = prefix
+        self._numbers = itertools.count(1)
+
+    def pack(self, value: Any, dumps: Dumps) -> Packed:
+        buffers: Buffers = []
+        data = dumps(value, buffers)
+        if not buffers and len(data) <= LARGE:
+            return INLINE, bytes(data)
+        raws = [one.raw() for one in buffers]
+        if len(data) + sum(raw.nbytes for raw in raws) <= LARGE:
+            return PARTS, marshal.dumps((bytes(data), [bytes(raw) for raw in raws]))
+        return FILE, os.fsencode(self._write(data, raws))
+
+    def _write(self, data: bytes | memoryview, raws: list[memoryview]) -> str:
+        head = marshal.dumps((len(data), [raw.nbytes for raw in raws]))
+        parts: list[bytes | memoryview] = [_HEAD.pack(len(head)) + head + bytes(data), *raws]
+        size = sum(len(part) + _ALIGNED for part in parts)
+        for folder in self._paths[:-1]:
+            try:
+                if _free(folder) > size + size // 8:
+                    return self._write_in(folder, parts)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+        return self._write_in(self._paths[-1], parts)
+
+    def _write_in(self, folder: str, parts: Sequence[bytes | memoryview]) -> str:
+        path = os.path.join(folder, f"{self._prefix}.{next(self._numbers)}")
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            offset = 0
+            for part in parts:
+                _write_all(fd, memoryview(part), offset)
+                offset = _aligned(offset + len(part))
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        return path
+
+
+def load(kind: int, data: bytes) -> Any:
+    """The value. One from a file is the reader's own: changes are seen by nobody else."""
+    if kind == INLINE:
+        return pickle.loads(data)
+    if kind == PARTS:
+        text, buffers = marshal.loads(data)
+        return pickle.loads(text, buffers=[bytearray(one) for one in buffers])
+    return read(mapped(os.fsdecode(data)))
+
+
+def mapped(path: str) -> mmap.mmap:
+    """The contents of a file, which may be removed from then on."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(fd)
+
+
+def read(contents: mmap.mmap) -> Any:
+    view = memoryview(contents)
+    (length,) = _HEAD.unpack_from(view)
+    size, sizes = marshal.loads(view[_HEAD.size : _HEAD.size + length])
+    text = view[_HEAD.size + length : _HEAD.size + length + size]
+    offset = _aligned(_HEAD.size + length + size)
+    buffers = []
+    for one in sizes:
+        buffers.append(view[offset : offset + one])
+        offset = _aligned(offset + one)
+    return pickle.loads(text, buffers=buffers)
+
+
+def _aligned(offset: int) -> int:
+    return (offset + _ALIGNED - 1) // _ALIGNED * _ALIGNED
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
+
+
+def _free(folder: str) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,193 @@
+"""Where each item of a stream is, and what comes of it."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridhand import Function, Graph, InvalidInput
+from gridhand.core.streamrun import StreamRun
+
+
+def joined(**more):
+    return StreamRun(
+        Graph().add(
+            Function("x", type="input"),
+            Function("double", lambda x: 2 * x, args=["x"]),
+            Function("triple", lambda x: 3 * x, args=["x"]),
+            Function("pair", lambda a, b: (a, b), args=["double", "triple"]),
+        ),
+        **more,
+    )
+
+
+def called(run, ready):
+    plan = run.plans[ready.stage]
+    return plan.code(*ready.values, *plan.extra_args)
+
+
+def finish(run, ready, now=0.0):
+    """Call these and all that follows from them, the last first."""
+    waiting = list(ready)
+    while waiting:
+        one = waiting.pop()
+        waiting += run.done(one.stage, one.item, called(run, one), now)
+
+
+def test_an_item_goes_through_all_and_comes_out_once():
+    run = joined()
+    ready = run.push({"x": 3}, 0.0)
+    assert [one.stage for one in ready] == ["double", "triple"]
+    assert run.open == 1
+    assert run.take() == []
+    finish(run, ready)
+    assert [one.value for one in run.take()] == [(6, 9)]
+    assert run.take() == []
+    assert run.open == 0
+
+
+def test_what_comes_out_is_in_the_order_of_what_went_in():
+    run = joined()
+    pushed = [run.push({"x": value}, 0.0) for value in (3, 1, 4)]
+    finish(run, pushed[2])
+    finish(run, pushed[0])
+    assert [one.value for one in run.take()] == [(6, 9)]
+    finish(run, pushed[1])
+    assert [one.value for one in run.take()] == [(2, 3), (8, 12)]
+
+
+def test_a_failed_item_has_its_error_in_its_place_and_nothing_follows_from_it():
+    run = joined()
+    first, second = run.push({"x": 1}, 0.0), run.push({"x": 2}, 0.0)
+    error = ValueError("no")
+    run.failed(first[0].item, error)
+    assert run.done("triple", first[1].item, 3, 0.0) == []
+    run.failed(first[0].item, RuntimeError("again"))
+    finish(run, second)
+    assert [(one.value, one.error) for one in run.take()] == [(None, error), ((4, 6), None)]
+
+
+def test_none_is_a_value_like_any_other():
+    graph = Graph().add(
+        Function("x", type="input"),
+        Function("none", lambda x: None, args=["x"]),
+        Function("told", lambda x, y: (x, y), args=["x", "none"]),
+    )
+    run = StreamRun(graph)
+    finish(run, run.push({"x": None}, 0.0))
+    assert [(one.value, one.error) for one in run.take()] == [((None, None), None)]
+
+
+def test_of_several_last_functions_each_has_its_result():
+    graph = Graph().add(
+        Function("x", type="input"),
+        Function("up", lambda x: x + 1, args=["x"]),
+        Function("down", lambda x: x - 1, args=["x"]),
+    )
+    run = StreamRun(graph)
+    finish(run, run.push({"x": 5}, 0.0))
+    assert [one.value for one in run.take()] == [{"up": 6, "down": 4}]
+
+
+def test_a_function_that_takes_nothing_is_called_for_each():
+    counter = itertools.count()
+    graph = Graph().add(
+        Function("x", type="input"),
+        Function("tick", lambda: next(counter)),
+        Function("both", lambda x, n: (x, n), args=["x", "tick"]),
+    )
+    run = StreamRun(graph)
+    for value in "ab":
+        finish(run, run.push({"x": value}, 0.0))
+    assert [one.value for one in run.take()] == [("a", 0), ("b", 1)]
+
+
+def test_a_join_that_takes_too_long_is_told_of_once():
+    run = joined(join_timeout_s=5.0)
+    double, _ = run.push({"x": 1}, 0.0)
+    run.done("double", double.item, 2, 10.0)
+    assert run.next_late() == 15.0
+    assert run.late(14.9) == []
+    assert run.late(15.0) == [(0, "pair")]
+    assert run.late(99.0) == []
+    assert run.next_late() is None
+
+
+def test_a_join_in_time_is_not():
+    run = joined(join_timeout_s=5.0)
+    double, triple = run.push({"x": 1}, 0.0)
+    ready = run.done("double", double.item, 2, 10.0)
+    ready += run.done("triple", triple.item, 3, 11.0)
+    assert [one.stage for one in ready] == ["pair"]
+    assert run.late(99.0) == []
+
+
+def test_what_is_pushed_is_read_by_the_inputs():
+    run = joined()
+    assert run.read((3,), {}) == {"x": 3}
+    assert run.read((), {"x": None}) == {"x": None}
+    for values, named in (((), {}), ((1, 2), {}), ((1,), {"x": 1}), ((), {"y": 1})):
+        with pytest.raises(InvalidInput, match="push"):
+            run.read(values, named)
+    two = StreamRun(
+        Graph().add(
+            Function("a", type="input"),
+            Function("b", type="input"),
+            Function("sum", lambda a, b: a + b, args=["a", "b"]),
+        )
+    )
+    assert two.read((), {"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    with pytest.raises(InvalidInput) as refused:
+        two.read((1,), {})
+    assert "each of a, b" in refused.value.hint
+
+
+def test_a_graph_without_inputs_or_functions_is_no_stream():
+    for graph in (
+        Graph().add(Function("one", lambda: 1)),
+        Graph().add(Function("x", type="input")),
+    ):
+        with pytest.raises(InvalidInput, match="graph"):
+            StreamRun(graph)
+
+
+def noting(number):
+    return lambda *values: (number, *values)
+
+
+@given(st.data())
+def test_in_whatever_order_things_happen_each_item_comes_out_once_and_in_order(data):
+    """Random graphs, random orders, random failures: as a plain evaluation of each item."""
+    size = data.draw(st.integers(1, 6))
+    functions = [Function("x", type="input")]
+    for number in range(size):
+        names = [one.id for one in functions]
+        args = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+        functions.append(Function(f"f{number}", noting(number), args=args))
+    run = StreamRun(Graph(functions))
+    items = data.draw(st.integers(1, 6))
+    failing = data.draw(st.sets(st.integers(0, items - 1)))
+    waiting, out, pushed = [], [], 0
+    while pushed < items or waiting:
+        if pushed < items and (not waiting or data.draw(st.booleans())):
+            waiting += run.push({"x": pushed}, 0.0)
+            pushed += 1
+            continue
+        one = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+        if one.item in failing:
+            run.failed(one.item, ValueError(one.item))
+        else:
+            waiting += run.done(one.stage, one.item, called(run, one), 0.0)
+        out += run.take()
+    assert run.open == 0
+    assert len(out) == items
+    for item, outcome in enumerate(out):
+        if item in failing:
+            assert outcome.error.args == (item,)
+            continue
+        values = {"x": item}
+        for one in functions[1:]:
+            values[one.id] = one.code(*(values[need] for need in one.args))
+        expected = {id: values[id] for id in run.last}
+        assert outcome.value == (expected if len(run.last) > 1 else expected[run.last[0]])
