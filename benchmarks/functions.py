@@ -140,9 +140,9 @@ def gridhand() -> Iterator[Peer]:
                 lambda futures: [one.result() for one in futures],
                 lambda code, numbers: tasks[code].map(numbers),
             )
-        with connect(start=False) as client:
-            client.stop(jobs="kill")
     finally:
+        with suppress(Exception), connect(start=False) as client:
+            client.stop(jobs="kill")
         time.sleep(1.0)
         shutil.rmtree(home, ignore_errors=True)
 

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridhand import (
@@ -207,6 +207,7 @@ def drawn(draw):
     return Graph(draw(st.permutations(functions)))
 
 
+@settings(deadline=None)
 @given(drawn())
 def test_the_order_has_each_after_what_it_takes(graph):
     order = graph.validate().order()
@@ -354,6 +355,7 @@ def test_a_plot_is_svg_with_a_box_for_each_and_a_path_for_each_link():
     assert svg in SHOWN._repr_html_()
 
 
+@settings(deadline=None)
 @given(drawn())
 def test_boxes_are_below_what_they_take_and_clear_of_each_other(graph):
     root, found, paths = boxes(graph.plot())
@@ -371,6 +373,7 @@ def test_boxes_are_below_what_they_take_and_clear_of_each_other(graph):
     assert graph.plot() == Graph(graph).plot()
 
 
+@settings(deadline=None)
 @given(drawn())
 def test_links_run_between_the_boxes_of_a_layer_and_not_behind_them(graph):
     _, found, paths = boxes(graph.plot())

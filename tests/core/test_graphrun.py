@@ -233,7 +233,7 @@ def takes(graph, id):
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(cases(), st.data())
 def test_whatever_happens_it_keeps_its_promises(case, data):
     graph, options = case

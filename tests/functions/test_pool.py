@@ -376,6 +376,23 @@ def test_calls_behind_one_that_turns_out_to_be_long_do_not_wait_for_it(pool, too
     pool.stop(first[3])
 
 
+def test_workers_that_were_held_up_are_of_use_again(grid, tools):
+    """The machine may stop a worker for a while at any moment, as others want the processor."""
+    pool = Pool(grid._backend, grid.owner, linger_s=30)
+    found = {tools.value(one) for one in [pool.submit(tools.call(pid)) for _ in range(300)]}
+    for _ in range(12):
+        futures = [pool.submit(tools.call(add, number)) for number in range(300)]
+        for one in found:
+            os.kill(one, signal.SIGSTOP)
+        time.sleep(0.12)
+        for one in found:
+            os.kill(one, signal.SIGCONT)
+        assert [tools.value(one) for one in futures] == list(range(1, 301))
+    (shape,) = pool.shapes()
+    tools.until(lambda: len(shape.idle) == len(shape.workers) > 0)
+    pool.close()
+
+
 # ---- slots
 
 

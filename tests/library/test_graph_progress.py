@@ -23,9 +23,11 @@ def chain(length):
     return functions + [Function(f"f{n}", abs, args=[f"f{n - 1}"]) for n in range(1, length)]
 
 
-def test_a_function_is_told_whenever_something_has_changed(grid):
+def test_a_function_is_told_whenever_something_has_changed(grid, monkeypatch):
+    monkeypatch.setattr("gridhand.library.graphdriver._LOOK_S", 0.01)
     told = []
-    result = grid.execute(chain(3), progress=told.append)
+    functions = [*chain(2), Function("f2", lambda _: time.sleep(0.1), args=["f1"])]
+    result = grid.execute(functions, progress=told.append)
     counts = [(one.done, one.running) for one in told]
     assert counts[0] == (0, 1)
     assert counts[-1] == (3, 0)

@@ -614,15 +614,41 @@ def test_by_step_those_that_go_together_need_not_fit_at_once(grid):
         grid.execute(graph, claim="whole")
 
 
-def test_one_that_follows_may_come_first(grid):
-    """The node of a group is that of the first that starts, be it the one that others follow."""
+@pytest.mark.parametrize("leads", ["early", "late"])
+def test_the_first_of_a_group_goes_where_the_others_can_follow(grid, leads):
+    nodes = {"early": Collocated("late"), "late": None}
+    if leads == "early":
+        nodes = {"early": None, "late": Collocated("early")}
     graph = [
-        Function("early", add, cost="cpu=1", node=Collocated("late")),
-        Function("late", add, args=["early"], cost="cpu=4"),
+        Function("early", add, cost="cpu=1", node=nodes["early"]),
+        Function("late", add, args=["early"], cost="cpu=4", node=nodes["late"]),
     ]
     grid.register_node("n0", cpu=2)  # room for the early one, and never for the late one
+    found = nodes_of(grid.execute(graph))
+    assert found["early"] == found["late"] != "n0"
+
+
+def test_a_group_leaves_room_for_what_another_is_still_to_run(grid, notes):
+    graph = [
+        Function("a", waits, extra_args=[notes, "a"], cost="cpu=3"),
+        Function("a2", noted_after, args=["a"], extra_args=[notes], cost="cpu=1",
+                 node=Collocated("a")),
+        Function("later", notes_wait, extra_args=[notes, "a"]),
+        Function("b", lets_go, args=["later"], extra_args=[notes], cost="cpu=0.5"),
+        Function("b2", add, cost="cpu=0.5", args=["later"], node=Collocated("b")),
+    ]  # fmt: skip
     nodes = nodes_of(grid.execute(graph))
-    assert nodes["early"] == nodes["late"] != "n0"
+    assert (nodes["a"], nodes["a2"]) == ("n1", "n1")
+    assert (nodes["b"], nodes["b2"]) == ("n2", "n2")
+
+
+def notes_wait(notes, name):
+    notes.wait(name)
+    return 0
+
+
+def lets_go(_, notes):
+    notes.add("go")
 
 
 def test_groups_that_start_at_the_same_time_do_not_pile_up_on_one_node(grid, notes):
@@ -844,6 +870,8 @@ def test_an_interrupt_while_waiting_for_room_leaves_the_line(inner):
         one.release()
 
 
+# What is raised while garbage is collected is lost, an interrupt like anything else.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("claim", ["step", "whole"])
 def test_an_interrupt_at_any_moment_leaves_nothing_held(grid, claim):
     """Whatever the thread that runs the graph is doing just then."""

@@ -159,8 +159,11 @@ def test_calls_that_need_nothing_hold_nothing_and_are_not_without_bound(grid, ca
 
 
 def test_calls_that_wait_for_calls_that_need_nothing_do_not_wait_for_ever(caller):
+    everybody = threading.Barrier(MOST_PLAIN)
+
     def outer(n):
-        return caller.submit(FunctionCall(lambda: n, NOTHING)).result(10).value.load()
+        everybody.wait(10)  # until no thread is left
+        return caller.submit(FunctionCall(lambda: n, NOTHING)).result(5).value.load()
 
     calls = [caller.submit(FunctionCall(outer, NOTHING, (n,))) for n in range(2 * MOST_PLAIN)]
     assert [call.result(20).value.load() for call in calls] == list(range(2 * MOST_PLAIN))

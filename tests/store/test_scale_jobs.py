@@ -227,5 +227,5 @@ def test_two_hundred_thousand_open_jobs_are_loaded_in_seconds(tmp_path, tools):
     print(f"\n200,000 jobs written in {wrote:.1f} s, loaded in {loaded:.1f} s")
     assert len(jobs) == 200_000
     assert len({id(job.work) for job in jobs}) == 1
-    assert loaded < 20
+    assert loaded < 5 * wrote  # reading is not slower by an order than writing was
     store.close()

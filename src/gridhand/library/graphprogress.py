@@ -86,6 +86,7 @@ class Bar:
             self._bar.update(
                 self._task, completed=now.done, doing=f"{now.running} running{retried}"
             )
+            self._bar.start()  # with what is so now; again does nothing
 
     def _begin(self, now: Progress) -> None:
         # Rich takes a fifth of a second to import, which is nothing by now.
@@ -103,7 +104,6 @@ class Bar:
             transient=True,
         )
         self._task = self._bar.add_task(f"run {now.run_id}", total=now.total, doing="")
-        self._bar.start()
 
     def end(self) -> None:
         if self._bar is not None:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,7 @@ class Loop:
                 else:
                     worker = self._workers.get(fd)
                     if worker is not None:
-                        self._heard(worker, event)
+                        self._surely_heard(worker, event)
             now = time.monotonic()
             if now - self._ticked >= _TICK_S or now >= self._alarm:
                 self._ticked = now
@@ -209,6 +210,14 @@ class Loop:
             shape.workers.add(worker)
             self.pump(worker)
 
+    def _surely_heard(self, worker: Worker, event: int) -> None:
+        """Whatever one of them says, the others are heard."""
+        try:
+            self._heard(worker, event)
+        except (ValueError, struct.error, TypeError):  # not what a worker says
+            with self._lock:
+                self.doom(worker)
+
     def _heard(self, worker: Worker, event: int) -> None:
         if event & select.EPOLLOUT:
             with self._lock:
@@ -226,10 +235,9 @@ class Loop:
             return
         with self._lock:
             answered = self._answers(worker, worker.frames.take(data))
-            if answered and not worker.recalled:
-                self.pump(worker)
-            elif worker.recalled and not worker.running:
+            if not worker.running:
                 worker.recalled = False
+            if not worker.recalled and worker not in worker.shape.idle:
                 self.pump(worker)
         self._pool.settle(answered, worker)
         if worker.shape.broken is not None:

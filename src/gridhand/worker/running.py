@@ -28,7 +28,8 @@ from gridhand.worker.box import Box
 from gridhand.worker.failing import failure
 from gridhand.worker.values import Folders, dumps_known, load
 
-_TICK_MS = 5
+_TICK_MS = 5  # while calls wait here
+_LOOK_MS = 50
 _SLOW_S = 0.001  # an answer to a call that took so long is sent at once
 _MANY = 4096  # bytes of answers that are sent without waiting for more
 _LEAVE_S = 0.3
@@ -221,17 +222,18 @@ class Worker:
         said = select.poll()
         said.register(self._socket, select.POLLIN)
         while True:
-            for fd, _ in gone.poll(_TICK_MS if self._ticking else None):
+            for fd, _ in gone.poll(_TICK_MS if self._ticking else _LOOK_MS):
                 if fd == self._wake:
                     os.eventfd_read(self._wake)
                 else:
                     if not self._busy:
                         sleep(_LEAVE_S)  # the other thread hears why
                     self._leave()
-            if self._ticking:
+            if self._ticking or self._busy:
                 self._tick(said)
 
     def _tick(self, said: select.poll) -> None:
+        last = not self._calls  # before the rest is sent: an answer may come right after that
         self._flush()
         if said.poll(0) and self._reading.acquire(blocking=False):
             try:
@@ -239,7 +241,7 @@ class Worker:
                     self._obey(self._frames.take(self._some()))
             finally:
                 self._reading.release()
-        if not self._calls:
+        if last:
             self._ticking = False
             self._ticking = len(self._calls) > 1  # they may just have come
 
