@@ -98,6 +98,23 @@ async def test_what_ended_while_no_controller_was_there_is_written_and_then_forg
 
 
 @in_place()
+@pytest.mark.parametrize("days", [-4000, 4000])
+async def test_the_clock_of_a_node_decides_nothing(place, days):
+    """Row 34: what it says of the time is days off, in either direction."""
+    off = {"begun_ms": place.controller._keeper.clock.now() + days * 86_400_000}
+    id = await place.submit()
+    await place.sent(FIRST)
+    fence = (await place.job(id)).attempt.allocation
+    place.controller.runner.spawned([fact("1", 1, fence, state="running", pid=7, **off)])
+    place.engine.running[FIRST] |= off
+    place.engine.end(FIRST, ended_ms=off["begun_ms"] + 5)
+    job = await place.ended(id)
+    last = job.attempts[-1]
+    assert job.submitted <= last.placed <= last.started <= last.ended
+    assert last.ended - job.submitted < 60_000
+
+
+@in_place()
 async def test_an_end_told_twice_or_late_changes_nothing(place):
     """Rows 7 and 8."""
     id = await place.submit(retry=RetryPolicy.of(1))

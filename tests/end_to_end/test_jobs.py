@@ -3,10 +3,12 @@
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 _spec = importlib.util.spec_from_file_location(
@@ -242,3 +244,14 @@ def test_a_file_of_its_own_begins_anew_and_is_kept_whole(machine, tmp_path):
     assert (tmp_path / "2").read_text() == "it\n"
     machine.run("-o", own, "--", "head", "-c", "400000000", "/dev/zero", check=0)
     assert own.stat().st_blocks * 512 >= 400_000_000
+
+
+def test_a_controller_whose_folder_is_gone_ends(tmp_path):
+    machine = Machine(tmp_path / "home")
+    try:
+        machine.run("--", "true", check=0)
+        controller = machine.controller
+        shutil.rmtree(tmp_path / "home")
+        until(lambda: not controller.is_running() or controller.status() == psutil.STATUS_ZOMBIE)
+    finally:
+        machine.close()

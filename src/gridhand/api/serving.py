@@ -24,6 +24,7 @@ from gridhand.home import Home
 
 BACKLOG = 1024
 _GRACE_S = 3
+_LOOK_S = 5.0
 
 _log = logging.getLogger("gridhand")
 
@@ -60,6 +61,7 @@ async def _serve(home: Home, store: str, ready_fd: int | None, new_cluster: bool
             serving.add_done_callback(lambda _: controller.stopping.set())
             _log.info("controller %d serves %s", os.getpid(), home.socket)
             _tell(ready_fd, "ready\n")
+            _mind(home, controller)
             await controller.stopping.wait()
             server.should_exit = True
             await serving
@@ -67,6 +69,15 @@ async def _serve(home: Home, store: str, ready_fd: int | None, new_cluster: bool
         await controller.close()
         _log.info("controller %d has ended", os.getpid())
     return 0 if controller.failure is None else 1
+
+
+def _mind(home: Home, controller: Controller) -> None:
+    """Nobody finds a controller whose folder was removed, and nothing that it writes is kept."""
+    if os.path.isdir(home.folder):
+        asyncio.get_running_loop().call_later(_LOOK_S, _mind, home, controller)
+        return
+    _log.error("%s is gone, and so is what was kept there", home.folder)
+    controller.stopping.set()
 
 
 class _Server(uvicorn.Server):
