@@ -284,7 +284,8 @@ def test_large_values_go_from_stage_to_stage_and_leave_no_file(real_grid):
     with real_grid.stream(graph) as stream:
         folders = stream._wiring._folders
         assert list(stream.map(sizes)) == sizes
-        until(lambda: all("s" not in name[:1] for name in itertools.chain(*map(os.listdir, folders)) if name != "socket"))  # fmt: skip
+        standing = {"lock", "secret", "socket"}
+        until(lambda: set(itertools.chain(*map(os.listdir, folders))) <= standing)
     assert not any(map(os.path.exists, folders))
 
 

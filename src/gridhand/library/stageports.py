@@ -10,13 +10,12 @@ import contextlib
 import marshal
 import os
 import queue
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from gridhand.library.poolfolder import PoolFolder
 from gridhand.library.threadcaller import Kept
 from gridhand.library.values import FileValue, InlineValue, keep_those_in
 from gridhand.worker import stage, wire
@@ -25,7 +24,6 @@ from gridhand.worker.stage import Answer, Item, Work
 from gridhand.worker.values import Folders, Packed, dumps
 
 Put = Callable[[Any], None]
-_PREFIX = "gridhand-stream-"
 
 
 class Joined(NamedTuple):
@@ -171,13 +169,10 @@ class Sockets:
         from multiprocessing.connection import Listener
 
         self._put = put
-        self._own = tempfile.mkdtemp(prefix=_PREFIX)
-        self._folders = [self._own]
-        with contextlib.suppress(OSError):
-            self._folders.insert(0, tempfile.mkdtemp(prefix=_PREFIX, dir="/dev/shm"))
+        self._folder = PoolFolder()  # which is removed by others, if we are killed
+        self._folders = self._folder.folders
         self._values = Folders(self._folders, "c")
-        self._secret = os.urandom(32)
-        self._address = os.path.join(self._own, "socket")
+        self._secret, self._address = self._folder.secret, self._folder.socket
         self._listener = Listener(self._address, family="AF_UNIX", authkey=self._secret)
         self._closed = False
         self._ports: list[SocketPort] = []
@@ -223,8 +218,7 @@ class Sockets:
         keep_those_in(self._folders)
         for port in self._ports:
             port.hang_up()
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        self._folder.remove()
 
 
 def error_of(told: Any, stage_id: str) -> BaseException:
