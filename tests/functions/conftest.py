@@ -28,11 +28,11 @@ class Tools:
         return FunctionCall(code, request or Tools.SMALL, args, kwargs, name, limit)
 
     @staticmethod
-    def value(future, timeout=20):
+    def value(future, timeout=60):
         return future.result(timeout).value.load()
 
     @staticmethod
-    def until(true, seconds=10.0):
+    def until(true, seconds=60.0):
         begin = time.monotonic()
         while not (found := true()):
             assert time.monotonic() - begin < seconds, "it did not become true in time"

@@ -47,7 +47,7 @@ def nothing_left(grid):
     until(lambda: not grid.status().allocated)
 
 
-def until(true, seconds=10.0):
+def until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

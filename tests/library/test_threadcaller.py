@@ -32,7 +32,7 @@ def caller(grid):
     return found
 
 
-def until(true, seconds=5.0):
+def until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not become true in time"
