@@ -54,7 +54,7 @@ def test_the_exit_code_is_that_of_the_job(machine):
     assert machine.run("--", "sh", "-c", "exit 7").returncode == 7
     assert machine.run("--", "sh", "-c", "kill -9 $$").returncode == 137
     done = machine.run("--", "no-such-command")
-    assert done.returncode == 125
+    assert done.returncode == 127
     assert "no-such-command" in done.stderr
 
 
