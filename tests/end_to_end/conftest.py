@@ -20,11 +20,6 @@ from gridhand.core.check import check_history, check_rebuild
 from gridhand.core.views import allocation_row, node_row
 from gridhand.store.urls import store_at
 
-# Behind `nohup` or `&` some signals are ignored, and so they would be in every child.
-for _signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-    if signal.getsignal(_signum) is signal.SIG_IGN:
-        signal.signal(_signum, signal.SIG_DFL)
-
 WORKER = Path(__file__).parent / "worker.py"
 _spec = importlib.util.spec_from_file_location("gridhand_worker", WORKER)
 worker = importlib.util.module_from_spec(_spec)
