@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gridhand.core.assignment import assign
     from gridhand.core.errors import (
+        AllocationBusy,
         CallFailed,
         CallTimeout,
         CircularCollocation,
@@ -77,6 +78,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Allocation",
+    "AllocationBusy",
     "AsyncGrid",
     "CallFailed",
     "CallTimeout",
@@ -142,6 +144,7 @@ __all__ = [
 
 _MODULES = {
     "Allocation": "gridhand.library.allocation",
+    "AllocationBusy": "gridhand.core.errors",
     "AsyncGrid": "gridhand.library.async_grid",
     "CallFailed": "gridhand.core.errors",
     "CallTimeout": "gridhand.core.errors",

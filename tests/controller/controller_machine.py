@@ -15,10 +15,13 @@ from fake_engine import key_of
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from gridhand.controller.commands import Read, SetHealth
+from gridhand.controller.commands import Allocate, MoveOne, Read, SetHealth
+from gridhand.core.allocations import Lifetime
 from gridhand.core.errors import GridError, StoreUnavailable
 from gridhand.core.jobs import After, Condition, JobState
+from gridhand.core.ledger import Terms
 from gridhand.core.nodes import Health
+from gridhand.core.requests import Request
 from gridhand.core.retries import RetryPolicy
 from gridhand.store.base import OutcomeUnknown
 
@@ -30,6 +33,9 @@ FAULTS = {
     "lost after": lambda: (OutcomeUnknown("gone, says the machine"), True),
 }
 INDEX = st.integers(0, 10_000)
+BY_HAND = Read(
+    lambda desk: [id for id, held in desk.ledger.live.items() if held.lifetime is not Lifetime.JOB]
+)
 
 
 class Steps:
@@ -37,6 +43,7 @@ class Steps:
 
     count = 0
     waiting = 0  # and how many were seen to be lined up
+    within = 0  # and to run in what is held by hand
 
 
 class ControllerMachine(RuleBasedStateMachine):
@@ -110,6 +117,30 @@ class ControllerMachine(RuleBasedStateMachine):
     async def asked(self, call):
         with contextlib.suppress(GridError):
             return await call
+
+    @rule(cpu=st.integers(1, 2))
+    def hold(self, cpu):
+        call = Allocate("ann", requests=(Request.of(cpu=cpu),), terms=Terms("ann"))
+        self.do(self.asked(self.place.controller.ask(call)))
+
+    @rule(which=INDEX)
+    def submit_within(self, which):
+        if held := self.some(which, self.held_ids()):
+            self.ops += 1
+            self.do(self.submitted(1, {"op_id": f"op{self.ops}", "within": held}))
+            Steps.within += bool(self.do(self.inside(held)))
+
+    @rule(which=INDEX)
+    def let_go(self, which):
+        if held := self.some(which, self.held_ids()):
+            self.do(self.asked(self.place.controller.ask(MoveOne("ann", id=held))))
+
+    def held_ids(self):
+        return self.do(self.asked(self.place.controller.ask(BY_HAND))) or []
+
+    async def inside(self, held):
+        question = Read(lambda desk: desk.ledger.jobs.lined_up(held))
+        return await self.asked(self.place.controller.ask(question))
 
     def open_ids(self):
         question = Read(lambda desk: list(desk.ledger.jobs.open))
@@ -241,6 +272,8 @@ class ControllerMachine(RuleBasedStateMachine):
         await self.asked(place.controller.ask(SetHealth("ann", name="n1", health=Health.UP)))
         async with asyncio.timeout(30):
             while await self.left():
+                for held in await self.asked(place.controller.ask(BY_HAND)) or []:
+                    await self.asked(place.controller.ask(MoveOne("ann", id=held)))
                 for key in [key for key in engine.running if engine.begun(key)]:
                     engine.end(key)
                 for key in list(engine.ended):
@@ -256,4 +289,6 @@ class ControllerMachine(RuleBasedStateMachine):
     async def left(self):
         counts = Read(lambda desk: [job.state for job in desk.ledger.jobs.open.values()])
         open_states = await self.place.controller.ask(counts)
+        if await self.place.controller.ask(BY_HAND):
+            return True
         return JobState.RUNNING in open_states or JobState.QUEUED in open_states

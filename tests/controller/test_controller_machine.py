@@ -35,6 +35,7 @@ def test_any_order_of_calls_ends_losses_and_restarts_keeps_the_promises():
     run_state_machine_as_test(ControllerMachine, settings=runs(70))
     assert Steps.count - before >= LEAST_STEPS
     assert Steps.waiting  # else nothing was ever lined up
+    assert Steps.within  # nor ran in what is held by hand
 
 
 @pytest.mark.soak

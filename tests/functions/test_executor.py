@@ -98,7 +98,8 @@ def test_map_collects_the_iterables_immediately_and_runs_asynchronously(executor
 
 
 def test_map_raises_timeout_error_if_next_is_called_and_the_result_is_not_there(executor):
-    results = executor.map(nap, [0, 3], timeout=0.5)
+    list(executor.map(nap, [0, 0]))  # so that no process has to be started first
+    results = executor.map(nap, [0, 5], timeout=2)
     assert next(results) is None
     with pytest.raises(TimeoutError):
         next(results)

@@ -44,6 +44,11 @@ def test_a_graph_that_is_claimed_as_a_whole_goes_where_handoff_sends_it(two_node
     nodes = {id: used.node for id, used in result.allocations.items()}
     assert nodes == {"source": "first", "large": "second", "small": "first"}
     assert result["small"] == ("first", (("second", (("first", ()),)),))
+    # Not told alone: the agent of each node ran it, in what was held for it.
+    ran = {job.facts["name"]: job.facts for job in two_nodes.jobs(limit=10)}
+    assert {id: ran[id]["node"] for id in nodes} == nodes
+    held = {id: used.id for id, used in result.allocations.items()}
+    assert {id: ran[id]["within"] for id in nodes} == held
 
 
 def test_by_step_each_goes_where_it_is_pinned_or_to_the_one_it_follows(two_nodes):

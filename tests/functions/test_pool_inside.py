@@ -8,7 +8,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from gridhand import CallFailed, Grid, Request, Resources, WorkerLost
+from gridhand import CallFailed, Grid, OutOfMemory, Request, Resources, WorkerLost
 from gridhand.library.caller import FunctionCall
 from gridhand.library.pool import Pool
 
@@ -73,6 +73,24 @@ def test_what_is_held_for_a_call_is_not_held_again(pool, grid, tools):
         assert returned.value.load() == 42
         assert (returned.node, returned.allocation) == (held.node, held.id)
         assert [one.id for one in grid.allocations()] == [held.id]
+
+
+def cores():
+    return sorted(os.sched_getaffinity(0))
+
+
+def greedy(bytes):
+    return len(b"x" * bytes)
+
+
+def test_a_call_in_what_is_held_has_its_cores_and_no_more_than_its_memory(pool, grid):
+    with grid.allocate(cpu=1, memory="300MB") as held:
+        wants = {"request": Request.of(cpu=1, node=held.node), "held": held.id}
+        assert len(pool.submit(FunctionCall(cores, **wants)).result(20).value.load()) == 1
+        error = pool.submit(FunctionCall(greedy, args=(10**9,), **wants)).exception(30)
+        assert isinstance(error, OutOfMemory)
+        # What it did costs the holder nothing, and the next worker waits until it is gone.
+        assert pool.submit(FunctionCall(greedy, args=(10,), **wants)).result(30).value.load() == 10
 
 
 def test_what_was_held_and_is_no_more_fails_the_call(pool, grid):

@@ -39,6 +39,7 @@ _CREDENTIALS = struct.Struct("3i")
 _WORDS = {
     Reason.CANCELLED: "it was cancelled",
     Reason.CLIENT_GONE: "it was ended because the one who waited for it has gone",
+    Reason.RELEASED: "it was ended because what it ran in was given up",
     Reason.PREEMPTED: "it had to make room for another job",
     Reason.TIMEOUT: "its time was over",
     Reason.NODE_LOST: "its node was given up",

@@ -10,6 +10,7 @@ from typing import Any
 from gridhand.controller.commands import Desk, Read, near
 from gridhand.controller.controller import Controller
 from gridhand.controller.looking import Wanted
+from gridhand.controller.within import room_within
 from gridhand.core.errors import InvalidDependency, InvalidInput, InvalidRequest
 from gridhand.core.explain import explain
 from gridhand.core.explanation import Explanation
@@ -22,6 +23,8 @@ _SHOWN = 3
 
 async def planned(controller: Controller, work: Work, after: tuple[After, ...]) -> dict[str, Any]:
     """Whether it would start now, and where; else for what it would wait."""
+    if work.within is not None:
+        return await controller.ask(Read(lambda desk: _inside(work, after, desk)))
     waits = await _waits_for(controller, after)
     try:
         found = await controller.ask(Read(lambda desk: _explained(work, desk)))
@@ -38,6 +41,12 @@ def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
         "why": why,
         "holders": [] if found is None else [one.to_dict() for one in found.holders],
     }
+
+
+def _inside(work: Work, after: tuple[After, ...], desk: Desk) -> dict[str, Any]:
+    held = room_within(work, after, False, desk)
+    gpus = [hold.device for hold in held.devices]
+    return {**_answer(None, None), "node": held.node, "gpus": gpus}
 
 
 def _explained(work: Work, desk: Desk) -> Explanation:

@@ -54,6 +54,7 @@ class Submission(BaseModel):
     retries: Annotated[int, Field(ge=0, le=999)] = 0
     retry_on: list[_Name] | None = Field(default=None, max_length=300)
     processes: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    within: _Name | None = None  # an allocation: it runs in that, and asks for nothing itself
     stdin: _Path | None = None
     stdout: _Path | None = None
     stderr: _Path | None = None
@@ -71,6 +72,10 @@ class Submission(BaseModel):
         return tuple(After(one.id, _condition(one.condition)) for one in self.after)
 
     def _asked(self) -> Request:
+        if self.within is not None:
+            if self.request or self.request_row is not None:
+                raise InvalidInput("request", "beside within", "nothing: it has what is held")
+            return Request.of(cpu=1)  # until it is known what that is
         if self.request_row is None:
             return read_request(self.request)
         if self.request:
@@ -100,6 +105,7 @@ class Submission(BaseModel):
             stdout=self.stdout,
             stderr=self.stderr,
             processes=self.processes,
+            within=self.within,
         )
 
 

@@ -136,6 +136,7 @@ def job_json(
         "array": job.array,
         "array_index": job.array_index,
         "after": [{"id": one.id, "condition": str(one.condition)} for one in job.after],
+        "within": work.within,
         "detached": work.detached,
         "time_limit_s": None if work.time_limit_ms is None else work.time_limit_ms / 1000,
         "submitted_at": when(job.submitted),

@@ -50,5 +50,6 @@ _WORDS = {
     "device_lost": "a GPU of it was lost",
     "client_gone": "its client was gone",
     "dependency": "a job that it was to run after did not end as it had to",
+    "released": "what it ran in was given up",
     "cancelled": "cancelled",
 }

@@ -56,6 +56,7 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
     help="Only for these: oom, timeout, exit codes such as 75 or 100-109, …",
 )
 @click.option("--processes", type=click.IntRange(1), help="At most so many at once, with threads.")
+@click.option("--within", metavar="ID", help="In what `grid reserve` holds: its id or its holder.")
 @click.option("-i", "--input", "stdin", metavar="FILE", help="What it reads; none for nothing.")
 @click.option("-o", "--output", "stdout", metavar="FILE", help="Where its output goes.")
 @click.option("-e", "--error", "stderr", metavar="FILE", help="Where its errors go.")
@@ -113,7 +114,9 @@ def submission(**given: Any) -> dict[str, Any]:
         "request": request if "cpu" in request else {"cpu": 1, **request},
         "detached": given["detach"],
     }
-    for name in ("name", "priority", "task_type", "array", "retries", "processes"):
+    if given["within"] is not None and not request:
+        del order["request"]
+    for name in ("name", "priority", "task_type", "array", "retries", "processes", "within"):
         if given[name] is not None:
             order[name] = given[name]
     for name in ("after", "retry_on"):

@@ -165,8 +165,10 @@ class MoveOne(HoldingCommand):
     def decide(self, desk: Desk) -> list[Allocation]:
         found = desk.find(self.id, self.owner)
         if found.lifetime is Lifetime.JOB and found.live:
-            jobs = [job.id for job in desk.ledger.jobs.holding(found.id)]
-            raise MoveRefused(self.move, found.id, f"job {jobs[0] if jobs else '?'} holds it")
+            jobs = desk.ledger.jobs.holding(found.id)
+            if self.move is Move.RELEASE and any(job.work.within == found.id for job in jobs):
+                return [found]  # it was given up already, and ends with the job that runs in it
+            raise MoveRefused(self.move, found.id, f"job {jobs[0].id if jobs else '?'} holds it")
         if not found.live:
             return [advance(found, self.move, now=desk.now)]
         return [desk.ledger.move(self.id, self.move, now=desk.now, ttl_ms=self.ttl_ms)]

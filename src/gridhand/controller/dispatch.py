@@ -85,7 +85,7 @@ class Dispatch:
 
         Nothing is lined up behind what runs unless it may go `ahead` of all others that wait.
         """
-        seen = self._catch_up(desk, 0)
+        seen = self._catch_up(desk, 0, begun=True)
         self._more = not starting and self._more
         if starting and not self._paused:
             self._start(desk, ahead)
@@ -121,21 +121,36 @@ class Dispatch:
             }
             self.listener(about_jobs, shared | granted)
 
-    def _catch_up(self, desk: Desk, seen: int) -> int:
-        """Tell the queue what has changed since; what follows from that is told, too."""
+    def _catch_up(self, desk: Desk, seen: int, *, begun: bool = False) -> int:
+        """Tell the queue what has changed since; what follows from that is told, too.
+
+        `begun` if some may have been started by commands, in what their owners hold.
+        """
         changes = desk.ledger.changes
         end_lost(desk, seen)
         while seen < len(changes):
-            kind, _, _, after, _ = changes[seen]
+            kind, subject, _, after, _ = changes[seen]
             seen += 1
             if type(after) is Job:
                 if kind != "job.started":  # those it was told of as they were started
                     self._put(desk, after)
                     self._has_ended(desk, after)
+                elif begun:
+                    self._began(desk, after)
+            elif kind == "allocation.left":
+                for job in desk.ledger.jobs.holding(subject):
+                    cancel(desk, job, Reason.RELEASED)
             elif kind in _FREEING or kind.startswith("node."):
                 self.queue.freed()
                 self._more = True
         return seen
+
+    def _began(self, desk: Desk, job: Job) -> None:
+        """One was started in what its owner holds; it may have been given up by now."""
+        self.queue.put(job)
+        if job.attempt is not None and job.attempt.allocation in desk.ledger.live:
+            held = desk.ledger.live[job.attempt.allocation]
+            self._shared[held.id] = held
 
     def _put(self, desk: Desk, job: Job) -> None:
         ended = _ended(desk, job) if job.after else {}

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gridhand.controller.commands import Command, Desk, Read
+from gridhand.controller.within import as_held, begin_within, room_within
 from gridhand.core import jobs
-from gridhand.core.allocations import Move
+from gridhand.core.allocations import Allocation, Lifetime, Move
 from gridhand.core.errors import (
     InvalidDependency,
     JobsFull,
@@ -59,7 +60,8 @@ class Submit(IdsCommand):
         if len(book.open) + count > MOST_OPEN:
             raise JobsFull(len(book.open), MOST_OPEN)
         self._check_dependencies(desk)
-        self._check_room(desk)
+        held = self._check_room(desk)
+        work = self.work if held is None else as_held(self.work, held)
         self.fresh = True
         first = book.next_number
         book.next_number += count
@@ -67,7 +69,7 @@ class Submit(IdsCommand):
         array = str(first) if self.indices else None
         for offset, id in enumerate(ids):
             job = jobs.submit(
-                self.work,
+                work,
                 id=id,
                 number=first + offset,
                 now=desk.now,
@@ -76,6 +78,8 @@ class Submit(IdsCommand):
                 after=self.after,
             )
             desk.ledger.put_job("job.submitted", job)
+            if held is not None:
+                begin_within(desk, job, held)
         return ids
 
     def _check_dependencies(self, desk: Desk) -> None:
@@ -83,17 +87,20 @@ class Submit(IdsCommand):
             if _known(desk, wanted.id) is None:
                 raise InvalidDependency("the new one", wanted.id)
 
-    def _check_room(self, desk: Desk) -> None:
-        """Who could never run is told at once, and does not wait for ever."""
+    def _check_room(self, desk: Desk) -> Allocation | None:
+        """Who could never run is told at once; answers what it is to run in, if it said so."""
         assert self.work is not None
+        if self.work.within is not None:
+            return room_within(self.work, self.after, bool(self.indices), desk)
         asked = self.work.request
         if asked.together_with is not None or asked.apart_from:
-            return  # what these name may come and go while the job waits
+            return None  # what these name may come and go while the job waits
         answer = place(asked, desk.snapshot, desk.strategy)
         if isinstance(answer, Refusal):
             error = answer.error()
             if isinstance(error, NeverFits | UnknownResource):
                 raise error
+        return None
 
     def past_jobs(self) -> Iterable[str]:
         return [wanted.id for wanted in self.after]
@@ -205,7 +212,7 @@ class EndAttempts(IdsCommand):
 
 
 def end_attempt(desk: Desk, id: str, how: End, *, jitter: float = 0.0) -> bool:
-    """End the attempt, and release its allocation if it was the last in line; was that news?"""
+    """End the attempt, and release what was its own if it was the last in line; was that news?"""
     ledger = desk.ledger
     job = ledger.jobs.open.get(id)
     if job is None:
@@ -215,7 +222,9 @@ def end_attempt(desk: Desk, id: str, how: End, *, jitter: float = 0.0) -> bool:
     if after is job:
         return False
     ledger.put_job("job.requeued" if after.open else "job.ended", after)
-    if how.allocation in ledger.live and not ledger.jobs.lined_up(how.allocation):
+    held = ledger.live.get(how.allocation)
+    own = held is not None and held.lifetime is Lifetime.JOB
+    if own and not ledger.jobs.lined_up(how.allocation):
         ledger.move(how.allocation, Move.RELEASE, now=desk.now, why=f"job {id} has ended")
     return True
 

@@ -80,6 +80,10 @@ class Allocation(NamedTuple):
         """The same in another state: `_replace`, at a fifth of its cost."""
         return tuple.__new__(Allocation, (*self[:_STATE], state, *self[_STATE + 1 :]))
 
+    def left_to_jobs(self) -> Allocation:
+        """The same once its holder has given it up while a job runs in it: it ends with that."""
+        return self._replace(lifetime=Lifetime.JOB, deadline=None, ttl_ms=None, group=None)
+
     def lapsed(self, now: int) -> bool:
         return self.deadline is not None and self.deadline <= now
 

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     DEVICE_LOST = "device_lost"
     CLIENT_GONE = "client_gone"
     DEPENDENCY = "dependency"  # what it was to run after did not end as it had to
+    RELEASED = "released"  # what it ran in was given up by the one who held it
     CANCELLED = "cancelled"
 
 

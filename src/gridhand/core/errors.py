@@ -30,7 +30,8 @@
     ├── NodeInUse               it cannot be removed while something is held on it
     ├── MoveRefused             an allocation cannot go from its state to that one
     │   ├── ReservationExpired
-    │   └── LeaseExpired
+    │   ├── LeaseExpired
+    │   └── AllocationBusy      a job runs in it already
     ├── JobRefused              a job cannot go from its state to that one
     ├── JobsFull                so many are open that no more are taken
     ├── JobsRunning             what was asked would take jobs from under their owners
@@ -493,6 +494,15 @@ class ReservationExpired(MoveRefused):
 
     def _next(self) -> str:
         return "Reserve again, with a longer ttl if confirming takes that long."
+
+
+class AllocationBusy(MoveRefused):
+    """A job runs in it, and only one does at a time."""
+
+    code = "allocation_busy"
+
+    def _next(self) -> str:
+        return "Wait until that job has ended, or cancel it."
 
 
 class LeaseExpired(MoveRefused):

@@ -142,6 +142,7 @@ _ENDS: dict[Reason, JobState] = {
     Reason.AGENT_LOST: JobState.LOST,
     Reason.CLIENT_GONE: JobState.CANCELLED,
     Reason.DEPENDENCY: JobState.CANCELLED,
+    Reason.RELEASED: JobState.CANCELLED,
     Reason.CANCELLED: JobState.CANCELLED,
 }
 

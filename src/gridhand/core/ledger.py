@@ -178,6 +178,10 @@ class Ledger:
             raise HolderBusy(terms.holder, taken[0])
         return held
 
+    def held_under(self, owner: str, name: str) -> Allocation | None:
+        """What an owner holds under that name, if it is one thing."""
+        return self.live.get(self._holders.get((owner, name), ""))
+
     def nodes_of(self, owner: str, name: str) -> list[str]:
         """Where an owner's allocation with that id is, or all that is held under that name."""
         held = self.live.get(name)
@@ -229,13 +233,21 @@ class Ledger:
     def move(
         self, id: str, move: Move, *, now: int, ttl_ms: int | None = None, why: str = ""
     ) -> Allocation:
-        """Move a live allocation, and with it the whole group it was granted with."""
+        """Move a live allocation, and with it the whole group it was granted with.
+
+        What a job runs in is not free before that has ended, though its holder gives it up.
+        """
         asked_for = self.get(id)
+        place = asked_for.node
         for held in self._members(asked_for):
             after = advance(held, move, now=now, ttl_ms=ttl_ms)
+            kind = _KINDS[move, after.state]
+            gone = move is Move.LOSE and held.node == place
+            if not after.live and not gone and self.jobs.lined_up(held.id):
+                kind, after = "allocation.left", held.left_to_jobs()
             if held.id == id:
                 asked_for = after
-            self._record(_KINDS[move, after.state], held.id, held, after, why)
+            self._record(kind, held.id, held, after, why)
         return asked_for
 
     def expire_due(self, now: int) -> list[Allocation]:

@@ -26,7 +26,7 @@ LOSSES = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.DEVICE_LOST})
 # Others came first; neither is anybody's failure.
 _UNCOUNTED = LOSSES | {Reason.PREEMPTED, Reason.RETURNED}
 # Nobody wants it to run any more.
-FINAL = frozenset({Reason.CANCELLED, Reason.CLIENT_GONE, Reason.DEPENDENCY})
+FINAL = frozenset({Reason.CANCELLED, Reason.CLIENT_GONE, Reason.DEPENDENCY, Reason.RELEASED})
 # Left out: after a time-out it would time out again, after a lost agent it may have succeeded,
 # and jobs on a lost device end, unless they say otherwise.
 USUAL = frozenset(

@@ -56,6 +56,7 @@ class Work:
     stdout: str | None = None
     stderr: str | None = None
     processes: int | None = None  # at most so many at once, threads included
+    within: str | None = None  # the allocation that it runs in, its owner's; it asks for no more
 
     def __post_init__(self) -> None:
         check_label(self.owner, "owner")
@@ -72,6 +73,8 @@ class Work:
             check_title(self.name, "name")
         if self.task_type is not None:
             check_label(self.task_type, "task_type")
+        if self.within is not None:
+            check_label(self.within, "within")
         if self.time_limit_ms is not None:
             _check_number("time_limit_ms", self.time_limit_ms, 1, MOST_MS)
         _check_number("grace_ms", self.grace_ms, 0, MOST_MS)

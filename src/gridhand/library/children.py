@@ -1,4 +1,4 @@
-"""Children: workers for calls that ask for nothing, or for what is held for them already.
+"""Children: workers for calls that ask for nothing.
 
 There is nothing to be held for such a call, so no job is needed for it: its worker is a process
 that this one starts itself, and that ends with it.
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gridhand.core.allocations import Allocation
     from gridhand.library.shapes import Shape
 
 _PREFIX = "child-"
@@ -41,12 +40,12 @@ class Children:
         self._count = 0
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, shape: Shape, held: Allocation | None) -> str:
+    def start(self, shape: Shape) -> str:
         self._count += 1
         id = f"{_PREFIX}{self._count}"
         self._started[id] = subprocess.Popen(
             program(self._folder, str(shape.number), id),
-            env=environment(os.environ, shape.request.node, held),
+            env=environment(os.environ, shape.request.node),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -92,18 +91,6 @@ class Children:
             self.end(id)
 
 
-def environment(
-    given: Mapping[str, str], node: str | None, held: Allocation | None
-) -> dict[str, str]:
-    """The variables of this process, and those that say what is held for the call."""
-    found = dict(given)
-    if held is not None:
-        names = [one.device.rpartition("/")[2] for one in held.devices]
-        found |= {
-            "GRIDHAND_NODE": held.node,
-            "GRIDHAND_ALLOCATION_ID": held.id,
-            "CUDA_VISIBLE_DEVICES": ",".join(names),
-        }
-    elif node is not None:
-        found["GRIDHAND_NODE"] = node
-    return found
+def environment(given: Mapping[str, str], node: str | None) -> dict[str, str]:
+    """The variables of this process, and where the call was sent to."""
+    return dict(given) if node is None else {**given, "GRIDHAND_NODE": node}

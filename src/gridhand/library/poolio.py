@@ -207,6 +207,7 @@ class Loop:
             if shape.asked.pop(worker.job, None) is None and worker.attempt == 1:
                 shape.early.add(worker.job)
             shape.failures = shape.helped = 0
+            shape.no_room = False
             shape.workers.add(worker)
             self.pump(worker)
 

@@ -44,6 +44,7 @@ class RunsJobs:
         retries: int = 0,
         retry_on: Iterable[str | int] | None = None,
         after: Any = (),
+        within: Any = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         stdin: str | None = None,
@@ -58,7 +59,8 @@ class RunsJobs:
         It needs one core unless it says otherwise; keywords are as for `allocate`. It is run in
         this folder with this environment, and `env` added to it. It ends when this grid is closed
         or this process ends, unless it is to `detach`. `after` are jobs, or ids of jobs, that must
-        have succeeded before; `(job, "afterany")` is for one that must only have ended.
+        have succeeded before; `(job, "afterany")` is for one that must only have ended. `within` is
+        something that is held: it runs in that, at once, and asks for nothing itself.
         """
         given = {key: value for key, value in locals().items() if key not in _OTHERS}
         call = _submitting(self, command, resources, named, op_id, given)
@@ -142,6 +144,7 @@ class RunsJobsAsync:
         retries: int = 0,
         retry_on: Iterable[str | int] | None = None,
         after: Any = (),
+        within: Any = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         stdin: str | None = None,

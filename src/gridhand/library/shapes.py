@@ -136,7 +136,7 @@ class Shape:
         self.held = held  # the id of what is held for these calls already
         self.apart = apart
         self.alone = bool(held or apart)  # once these calls are over nobody needs its workers
-        self.free = bool(held) or not (request.amounts or request.gpu)  # nothing is to be held
+        self.free = not (held or request.amounts or request.gpu)  # nothing is to be held
         self.setup = setup
         self.most = most
         self.waiting: deque[Call] = deque()
@@ -147,6 +147,7 @@ class Shape:
         self.early: set[str] = set()  # jobs that were there before we were told their ids
         self.unwanted: set[str] = set()  # jobs that are being taken back
         self.seconds: float | None = None
+        self.no_room = False  # whether what was asked for was seen to wait for room
         self.helped = 0  # how many of others were given back for it while it had none
         self.failures = 0
         self.broken: BaseException | None = None  # why it is of no use to wait
@@ -214,11 +215,11 @@ class Shape:
         return max(0, min(most, len(self.workers) + backlog) - have)
 
     def starves(self, now: float) -> bool:
-        """Whether it has waited for its first worker for longer than it takes to start one.
+        """Whether it has waited for room for its first worker, and not for that to start alone.
 
         Not for ever: others may have what it waits for, and then it is of no use to yield.
         """
-        if not self.waiting or self.workers or not self.asked:
+        if not self.waiting or self.workers or not self.asked or not self.no_room:
             return False
         return _STARVING_S < now - min(self.asked.values()) < _YIELDING_S
 

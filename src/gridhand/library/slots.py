@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.client import routes
 from gridhand.core.errors import (
+    AllocationBusy,
     CallFailed,
     CallTimeout,
     GridError,
+    MoveRefused,
     OutOfMemory,
+    UnknownAllocation,
     UnknownJob,
     WorkerLost,
 )
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 _GRACE_S = 0.1
 _SOON_S = 0.02
 _LATER_S = 0.5
+_LOOK_S = 0.15
 _EXPLAINED_S = 10.0
 _KNOWN_S = 2.0  # for how long the size of the cluster is taken as known
 _MOST_ASKED = 500
@@ -50,7 +54,7 @@ _OPEN = ("queued", "running")
 NAMED = {
     "name": None, "priority": None, "task_type": None, "time_limit": None, "retries": 0,
     "retry_on": None, "after": (), "env": None, "cwd": None, "stdin": None, "stdout": None,
-    "stderr": None, "detach": False,
+    "stderr": None, "detach": False, "within": None,
 }  # fmt: skip
 
 
@@ -78,6 +82,7 @@ class Slots:
         self._jobs: set[str] = set()  # all that may be open
         self._known: tuple[float, Status] | None = None
         self._looked = 0.0
+        self._again = False  # something is to be asked for once more, soon
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="gridhand-slots", daemon=True)
         self._thread.start()
@@ -130,8 +135,10 @@ class Slots:
                 if self._lost:
                     self._explain()
                     pause = _SOON_S
+                if self._again:
+                    self._again, pause = False, _SOON_S
                 if self._look():
-                    pause = min(pause or _LATER_S, _LATER_S)
+                    pause = min(pause or _LOOK_S, _LOOK_S)
             except Exception as error:  # whatever it is, those who wait are to hear of it
                 self._pool.fail_waiting(error)
                 pause = _LATER_S
@@ -150,8 +157,15 @@ class Slots:
             return
         try:
             made = self._remote.call(self._submitting(shape, min(count, _MOST_ASKED)))
+        except AllocationBusy:  # the worker before is about to be gone
+            self._pool.asked(shape, count, [])
+            self._again = True
+            return
         except GridError as error:
             self._pool.asked(shape, count, [])
+            if shape.held and isinstance(error, UnknownAllocation | MoveRefused):
+                gone = f"what was held for it ({shape.held}) is not any more"
+                error = CallFailed("", "node_lost", gone)
             self._pool.fail_waiting(error, shape)
             return
         ids = [str(job["id"]) for job in made]
@@ -159,18 +173,9 @@ class Slots:
         self._pool.asked(shape, count, ids)
 
     def _start(self, shape: Shape, count: int) -> None:
-        """Workers that need no job: what their calls need is held, or nothing is."""
-        held = None
-        if shape.held:
-            live = self._remote.call(self._remote.allocations())
-            held = next((one for one in live if one.id == shape.held), None)
-            if held is None:
-                self._pool.asked(shape, count, [])
-                gone = f"what was held for it ({shape.held}) is not any more"
-                self._pool.fail_waiting(CallFailed("", "node_lost", gone), shape)
-                return
+        """Workers that need no job, because nothing is to be held for their calls."""
         try:
-            ids = [self._children.start(shape, held) for _ in range(count)]
+            ids = [self._children.start(shape) for _ in range(count)]
         except OSError as error:
             self._pool.asked(shape, count, [])
             said = f"no worker could be started: {error}"
@@ -179,16 +184,19 @@ class Slots:
         self._pool.asked(shape, count, ids)
 
     def _submitting(self, shape: Shape, count: int) -> Submitting:
-        named = {**NAMED, "name": _name(shape)}
+        named = {**NAMED, "name": _name(shape), "within": shape.held or None}
         array = f"1-{count}" if count > 1 else None
         words = program(self._folder, str(shape.number))
-        body = submission(words, shape.request, {}, local=True, array=array, **named)
+        asked = None if shape.held else shape.request
+        body = submission(words, asked, {}, local=True, array=array, **named)
         return Submitting(self._owner, None, {**body, "grace_s": _GRACE_S})
 
     def _most(self, shape: Shape) -> tuple[int, int]:
         """How many of these the whole cluster could hold, and how many to begin with."""
+        if shape.held:
+            return 1, 1
         if shape.free:
-            most = MOST_APART if shape.apart else 1 if shape.held else most_children()
+            most = MOST_APART if shape.apart else most_children()
             return most, most
         now = time.monotonic()
         if self._known is None or now - self._known[0] > _KNOWN_S:
@@ -227,11 +235,12 @@ class Slots:
         """Whether some have not come yet. One that never will is found out here."""
         waiting = self._pool.awaited()
         now = time.monotonic()
-        if now - self._looked >= _LATER_S:
+        if now - self._looked >= _LOOK_S:
             self._looked = now
             self._children.reap()
             for shape, job in waiting:
                 facts = self._facts(job)
+                shape.no_room = facts["state"] == "queued"
                 if facts["state"] not in _OPEN:
                     self._never_came(shape, facts)
         return bool(waiting)

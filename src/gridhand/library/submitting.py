@@ -100,11 +100,14 @@ def submission(
         "command": read_command(command),
         "folder": os.path.abspath(given["cwd"] or os.getcwd()),
         "environment": _environment(given["env"], local),
-        "request_row": request_row(read_work(resources, named)),
         "detached": read_flag(given["detach"], "detach"),
         "retries": read_count(given["retries"], "retries", 0, 999),
         "after": _after(given["after"]),
     }
+    if given.get("within") is not None:
+        found["within"] = _within(given["within"], resources, named)
+    else:
+        found["request_row"] = request_row(read_work(resources, named))
     found |= {name: given[name] for name in _PLAIN if given[name] is not None}
     if array is not None:
         found["array"] = array
@@ -113,6 +116,16 @@ def submission(
     if given["retry_on"] is not None:
         found["retry_on"] = [str(one) for one in given["retry_on"]]
     return found
+
+
+def _within(held: Any, resources: Any, named: Mapping[str, Any]) -> str:
+    """The id of what a command is to run in; it has what that has."""
+    if resources is not None or named:
+        raise InvalidInput("resources", resources or dict(named), "nothing beside `within`")
+    id = held if isinstance(held, str) else getattr(held, "id", None)
+    if not isinstance(id, str) or not id:
+        raise InvalidInput("within", held, "an allocation or its id")
+    return id
 
 
 def _environment(env: Mapping[str, str] | None, local: bool) -> dict[str, str]:

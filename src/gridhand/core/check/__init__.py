@@ -12,6 +12,7 @@ I8 and I9 decisions.
 
 from __future__ import annotations
 
+from gridhand.core.check.calls import check_call
 from gridhand.core.check.decisions import check_decision, check_determinism
 from gridhand.core.check.history import check_history, check_rebuild, replay, same_state
 from gridhand.core.check.jobs import check_ended_job
@@ -20,6 +21,7 @@ from gridhand.core.check.state import check_state
 
 __all__ = [
     "Violation",
+    "check_call",
     "check_decision",
     "check_determinism",
     "check_ended_job",

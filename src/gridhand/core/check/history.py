@@ -30,7 +30,7 @@ from gridhand.core.check.rows import (
 
 KINDS = {
     "reserved": ("reserved",),
-    "active": ("active", "confirmed", "renewed"),
+    "active": ("active", "confirmed", "renewed", "left"),
     **{state: (state,) for state in CLOSED},
 }
 NEXT = {

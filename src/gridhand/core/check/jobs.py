@@ -18,12 +18,12 @@ OPEN = ("queued", "running")
 OVER = ("succeeded", "failed", "cancelled", "lost")
 REASONS = (
     "exit", "signal", "oom", "timeout", "start_failed", "preempted", "returned", "node_lost",
-    "agent_lost", "device_lost", "client_gone", "dependency", "cancelled",
+    "agent_lost", "device_lost", "client_gone", "dependency", "released", "cancelled",
 )  # fmt: skip
 # Where each leads a job that is not tried again, unless it succeeded.
 _LEADS_TO = {
     "node_lost": "lost", "agent_lost": "lost", "client_gone": "cancelled",
-    "dependency": "cancelled", "cancelled": "cancelled",
+    "dependency": "cancelled", "released": "cancelled", "cancelled": "cancelled",
 }  # fmt: skip
 
 
@@ -66,6 +66,7 @@ class Job:
     attempts: tuple[Attempt, ...]
     choices: tuple[Asked, ...] | None
     pieces: int
+    within: str | None  # what it runs in, where that was held before
 
     @property
     def attempt(self) -> Attempt | None:
@@ -81,7 +82,7 @@ def read_job(
     for one in read.items("after"):
         if not _is_after(one):
             read.note(f"after must be ids and conditions, not {show(one)}")
-    choices, pieces = _read_work(row, read) if with_work else (None, 1)
+    choices, pieces, within = _read_work(row, read) if with_work else (None, 1, None)
     job = Job(
         id=read.text("id"),
         number=read.count("number"),
@@ -96,6 +97,7 @@ def read_job(
         attempts=attempts,
         choices=choices,
         pieces=pieces,
+        within=within,
     )
     read.maybe_text("name")
     found += read.found
@@ -140,12 +142,12 @@ def _is_after(one: object) -> bool:
     return pair and all(isinstance(part, str) and part for part in one)  # type: ignore[attr-defined]
 
 
-def _read_work(row: object, of: Reader) -> tuple[tuple[Asked, ...] | None, int]:
-    """What the job asks for now, and how many pieces it has."""
+def _read_work(row: object, of: Reader) -> tuple[tuple[Asked, ...] | None, int, str | None]:
+    """What the job asks for now, how many pieces it has, and what it runs in."""
     work = of.get("work", None, "a table", lambda value: isinstance(value, Mapping))
     if work is None or not isinstance(row, Mapping):
-        return None, 1
-    read = Reader(work, "I6", of.subject)
+        return None, 1, None
+    read = Reader({"within": None, **work}, "I6", of.subject)
     if read.text("owner", empty=True) != row.get("owner"):
         read.note(f"is of {show(row.get('owner'))}, but its work of {show(work.get('owner'))}")
     if (command := read.items("command")) and not all(isinstance(word, str) for word in command):
@@ -153,8 +155,9 @@ def _read_work(row: object, of: Reader) -> tuple[tuple[Asked, ...] | None, int]:
     pieces = read.count("pieces")
     request = row.get("request")
     choices = _read_choices(work.get("request") if request is None else request, read)
+    within = read.maybe_text("within")
     of.found += read.found
-    return choices, pieces
+    return choices, pieces, within
 
 
 def _read_choices(row: object, of: Reader) -> tuple[Asked, ...]:
@@ -266,7 +269,7 @@ def check_jobs(jobs: Iterable[Job], allocations: Iterable[Allocation]) -> list[V
             continue
         held_now = live.get(attempt.allocation)
         found += _check_held(job, attempt, held_now)
-        group = None if held_now is None else held_now.group
+        group = None if held_now is None or job.within is not None else held_now.group
         members = [attempt.allocation] if group is None else groups[group]
         if held_now is not None and len(members) != job.pieces:
             found.append(Violation("I6", job.id, f"of {job.pieces} pieces holds {len(members)}"))
@@ -289,8 +292,10 @@ def _check_held(job: Job, attempt: Attempt, held: Allocation | None) -> list[Vio
     if held is None:
         return [Violation("I6", job.id, f"runs, but {attempt.allocation} is not held")]
     wrong = []
-    if held.lifetime != "job":
+    if held.lifetime != "job" and held.id != job.within:
         wrong.append(f"holds {held.id}, whose lifetime is {held.lifetime}")
+    if job.within not in (None, held.id):
+        wrong.append(f"runs in {held.id}, and not in {job.within}")
     if held.node != attempt.node:
         wrong.append(f"runs on {attempt.node}, but {held.id} is on {held.node}")
     if held.owner != job.owner:
