@@ -74,6 +74,10 @@ class Embedded:
         return cls(Keeper(store_at(url, taking), strategy=strategy_named(strategy)))
 
     @property
+    def where(self) -> str:
+        return f"in {self._keeper.where}"
+
+    @property
     def identity(self) -> str:
         return str(Identity(self._keeper.opening.cluster_id, self._keeper.opening.epoch))
 

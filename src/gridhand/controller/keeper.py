@@ -88,6 +88,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="gridhand-keeper", daemon=True)
         self._thread.start()
 
+    @property
+    def where(self) -> str:
+        """Where the store is; a password is not in its address."""
+        return "memory" if self._store.url == "sqlite://" else self._store.url
+
     def stop(self) -> None:
         """Answer what waits, give the store back, and refuse everything from now on."""
         self._close_with("the grid was closed")

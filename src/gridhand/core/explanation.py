@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from gridhand.core.changes import Change
+from gridhand.core.html import table
 from gridhand.core.readable import asked_text
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
@@ -218,14 +219,10 @@ class Explanation:
             (str(group.count), ", ".join(group.nodes[:_SHOWN_NAMES]), "; ".join(group.reasons))
             for group in self.groups[:_SHOWN_GROUPS]
         ]
-        cells = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
-        head = "<tr><th>nodes</th><th>such as</th><th>why not</th></tr>"
-        table = f"<table>{head}{cells}</table>" if rows else ""
         items = "".join(f"<li>{escape(str(change))}</li>" for change in self.changes)
         changes = f"<ul>{items}</ul>" if items else ""
-        return f"<p>{escape(self.verdict())}</p>{changes}{table}"
+        why = table(("nodes", "such as", "why not"), rows)
+        return f"<p>{escape(self.verdict())}</p>{changes}{why}"
 
 
 def _listed(title: str, lines: list[str]) -> list[str]:

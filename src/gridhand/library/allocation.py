@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from gridhand.core.html import sheet
+
 if TYPE_CHECKING:
     from gridhand.core.allocations import Allocation as Record
     from gridhand.core.resources import Resources
@@ -76,6 +78,11 @@ class _Facts:
     def __repr__(self) -> str:
         devices = f" on {', '.join(self.gpus)}" if self.gpus else ""
         return f"<{self.id} {self.state}: {self.resources} of {self.node}{devices}>"
+
+    def _repr_html_(self) -> str:
+        held = [("holds", self.resources), ("node", self.node), ("GPUs", ", ".join(self.gpus))]
+        until = [("lifetime", self.lifetime), ("until", self.expires_at)]
+        return sheet(f"allocation {self.id}: {self.state}", [*held, *until])
 
 
 class Allocation(_Facts):

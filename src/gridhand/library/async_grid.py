@@ -97,6 +97,9 @@ class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
         """Which ledger this is and how often it has changed hands, for `expect` of `Grid.at`."""
         return self._backend.identity
 
+    def __repr__(self) -> str:
+        return f"<grid of {self.owner} {self._backend.where}, for asyncio>"
+
     async def close(self) -> None:
         """Give the store back: what is held in it stays held. Or let go of the controller: what
         was allocated without a `ttl` ends, and so do jobs that are not detached.

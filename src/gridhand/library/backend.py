@@ -56,6 +56,10 @@ class Backend(Protocol):
     @property
     def identity(self) -> str: ...
 
+    @property
+    def where(self) -> str:
+        """Where its ledger is, for people."""
+
     def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
 
     def allocate(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
+
+from gridhand.core.html import table
 
 if TYPE_CHECKING:
     from gridhand.core.resources import Resources
@@ -54,21 +55,17 @@ class GraphResult:
         return f"<run {self.run_id}: {functions} in {self.seconds:.2f} s{values and ': '}{values}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(map(self._row, list(self.allocations)[:_ROWS]))
+        rows = map(self._row, list(self.allocations)[:_ROWS])
         more = len(self.allocations) - _ROWS
         after = f"<p>and {more} more functions</p>" if more > 0 else ""
-        heads = "".join(f"<th>{name}</th>" for name in ("function", "value", *_COLUMNS))
-        return (
-            f"<p>run {escape(self.run_id)}: {len(self.allocations)} functions in"
-            f" {self.seconds:.2f} s</p><table><tr>{heads}</tr>{rows}</table>{after}"
-        )
+        title = f"run {self.run_id}: {len(self.allocations)} functions in {self.seconds:.2f} s"
+        return table(("function", "value", *_COLUMNS), rows, title) + after
 
-    def _row(self, id: str) -> str:
+    def _row(self, id: str) -> list[object]:
         used = self.allocations[id]
         value = _shown(self.results[id]) if id in self.results else "not kept"
         held = used.resources if used.id else "nothing"
-        cells = [id, value, used.node or "any", held, self.attempts[id]]
-        return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
+        return [id, value, used.node or "any", held, self.attempts[id]]
 
 
 _COLUMNS = ("node", "held", "attempts")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 from gridhand.core.allocations import Allocation as Record
 from gridhand.core.allocations import Move
 from gridhand.core.calls import Call, Reply
+from gridhand.core.errors import GridError
 from gridhand.core.gpus import Gpu
+from gridhand.core.html import table
 from gridhand.core.names import check_label
 from gridhand.core.nodes import Node
 from gridhand.core.resources import Resources
@@ -123,6 +125,18 @@ class Grid(RunsJobs, RunsGraphs):
         leave(self)
         close_caller(self)
         self._backend.close()
+
+    def __repr__(self) -> str:
+        return f"<grid of {self.owner} {self._backend.where}>"
+
+    def _repr_html_(self) -> str:
+        """A table of the nodes, as they are now."""
+        try:
+            nodes = self.nodes()
+        except GridError as error:
+            return table((), (), f"{self!r}: {error}")
+        rows = [(one.name, one.health, one.total, one.allocated, one.available) for one in nodes]
+        return table(("node", "health", "total", "allocated", "available"), rows, repr(self))
 
     def __enter__(self) -> Self:
         """Tasks that are submitted inside of the block go to this grid."""

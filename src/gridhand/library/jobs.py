@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gridhand.client import routes
 from gridhand.core.calls import Call
+from gridhand.core.html import sheet
 from gridhand.library.asking import Asking
 from gridhand.library.backend import read_ttl
 
@@ -96,6 +97,14 @@ class _JobFacts:
     def __repr__(self) -> str:
         ended = f", exit code {self.exit_code}" if self.exit_code is not None else ""
         return f"<job {self.id} {self.state}{ended}: {' '.join(self.command)[:60]}>"
+
+    def _repr_html_(self) -> str:
+        wanted = ("name", "node", "reason", "exit_code", "message", "why")
+        rows = [(name.replace("_", " "), self._facts.get(name)) for name in wanted]
+        given = [(name, one) for name, one in self._facts["request"].items() if one]
+        asked = ", ".join(f"{name}={one}" for name, one in given)
+        command = ("command", " ".join(self.command))
+        return sheet(f"job {self.id}: {self.state}", [command, ("asked for", asked), *rows])
 
 
 class Job(_JobFacts):

@@ -77,6 +77,10 @@ class Remote:
             return f"uid-{os.geteuid()}"
 
     @property
+    def where(self) -> str:
+        return f"at {self._client.address}"
+
+    @property
     def identity(self) -> str:
         return str(self.ask(None, routes.identity()))
 

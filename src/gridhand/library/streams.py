@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gridhand.core.errors import CallFailed, FunctionFailed, GraphTimeout, GridClosed
+from gridhand.core.html import table
 from gridhand.core.streamrun import Outcome, Ready, StreamRun
 from gridhand.library.caller import Caller, FunctionCall
 from gridhand.library.stageports import Gone, Joined, Told, error_of
@@ -191,13 +192,8 @@ class Stream:
         return f"<stream {state}: {names}; {self._run.open} items on their way>"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        rows = "".join(
-            f"<tr><td>{escape(id)}</td><td>{len(stage.ports)}</td></tr>"
-            for id, stage in self._stages.items()
-        )
-        return f"<table><tr><th>stage</th><th>workers</th></tr>{rows}</table>"
+        rows = [(id, len(stage.ports)) for id, stage in self._stages.items()]
+        return table(("stage", "workers"), rows, repr(self))
 
     # ---- the thread
 

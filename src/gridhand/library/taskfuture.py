@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Generator
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gridhand.core.errors import CallFailed
+from gridhand.core.html import sheet
 from gridhand.library.shapes import CallFuture, begin, force_cancel
 
 if TYPE_CHECKING:
@@ -129,6 +131,14 @@ class TaskFuture(CallFuture, Generic[R]):
     def __repr__(self) -> str:
         text = super().__repr__()
         return text.replace(" state=", f" {self._name} state=", 1) if self._name else text
+
+    def _repr_html_(self) -> str:
+        """What is known without waiting for it, or fetching what it returned."""
+        error = super().exception() if self.done() and not self.cancelled() else None
+        state = "failed" if error is not None else self._state.lower().replace("_", " ")
+        value = reprlib.repr(self._loaded) if self._loaded is not _NOT_LOADED else None
+        rows = [("ran on", self.node), ("value", value), ("error", error and repr(error))]
+        return sheet(f"{self._name or 'call'}: {state}", rows)
 
 
 def depends_on(args: Any, found: list[TaskFuture[Any]]) -> None:

@@ -22,6 +22,7 @@ from gridhand.core.errors import (
     OutOfMemory,
     UnknownResource,
 )
+from gridhand.core.html import sheet
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.core.retries import enough
@@ -174,6 +175,13 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self._name}: {self.request.resources}>"
+
+    def _repr_html_(self) -> str:
+        return sheet(f"task {self._name}", [("needs", self.request.resources), *self._wishes()])
+
+    def _wishes(self) -> list[tuple[str, object]]:
+        options = self._options
+        return [("retries", options.retries or None), ("time limit in s", options.timeout)]
 
     def __reduce__(self) -> Any:
         if (found := self._by_name()) is not None:
