@@ -51,14 +51,14 @@ class ControllerMachine(RuleBasedStateMachine):
     def begin(self):
         self.folder = tempfile.mkdtemp(dir=SHM if SHM.is_dir() else None)
         self.loop = asyncio.new_event_loop()
-        self.place = Place(self.folder + "/home", cpu=4)
+        self.place = Place(self.folder + "/home", cpu=5)
         self.engine = self.place.engine
         self.wiped = Counter()
         self.ops = 0
         self.do(self.place.open())
-        self.submit(
-            2, 9, 1, False
-        )  # of which some are lined up once it is known how short they are
+        self.hold(1)
+        # Of these some are lined up once it is known how short they are.
+        self.submit(2, 9, 1, False)
         self.breathe(10)
         self.end(0, 0, True)
         for cpu in (1, 2, 3):

@@ -243,7 +243,8 @@ class Ledger:
             after = advance(held, move, now=now, ttl_ms=ttl_ms)
             kind = _KINDS[move, after.state]
             gone = move is Move.LOSE and held.node == place
-            if not after.live and not gone and self.jobs.lined_up(held.id):
+            by_hand = held.lifetime is not Lifetime.JOB
+            if by_hand and not after.live and not gone and self.jobs.lined_up(held.id):
                 kind, after = "allocation.left", held.left_to_jobs()
             if held.id == id:
                 asked_for = after
