@@ -177,7 +177,7 @@ def test_many_allocations_of_one_session_are_given_back_together(server):
     connection.close()
     begin = time.monotonic()
     while ids(server):
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 30
         time.sleep(0.02)
 
 

@@ -154,11 +154,10 @@ def test_shutdown_waits_for_all_that_is_pending(grid):
 
 def test_shutdown_without_wait_returns_at_once_and_the_rest_is_done_later(grid):
     executor = GridExecutor(cpu=0.1)
-    future = executor.submit(nap, 0.5, 7)
-    begin = time.monotonic()
+    future = executor.submit(nap, 3, 7)
     executor.shutdown(wait=False)
-    assert time.monotonic() - begin < 0.3
-    assert future.result(20) == 7
+    assert not future.done()
+    assert future.result(60) == 7
 
 
 def test_cancel_futures_cancels_what_has_not_started_and_finishes_what_has(grid, cores):

@@ -220,11 +220,11 @@ def test_while_the_database_is_down_nothing_is_granted_from_memory(mortal):
     ):
         with pytest.raises(StoreUnavailable):
             within(10, ask)
-    assert time.monotonic() - began < 8  # the first waits for a restart, and then no one does
+    assert time.monotonic() - began < 10  # the first waits for a restart, and then no one does
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
         within(10, grid.allocate, cpu=1)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3  # for which it would wait
     server.start()
     assert insist(grid.allocate, cpu=1, op_id="down").id
     assert len(held_by(grid)) == 2
