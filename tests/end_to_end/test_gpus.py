@@ -74,7 +74,7 @@ class GpuMachine(Machine):
         new.replace(self._path)  # the agent may read it at any moment
 
     def node(self):
-        (node,) = self.json("list")
+        (node,) = self.asked(lambda client: client.nodes(), "list")
         return node
 
     def gpus(self):

@@ -105,7 +105,7 @@ def test_a_killed_controller_between_all_of_it_again_and_again(machine, tmp_path
 
 
 def of_array(machine, count):
-    found = machine.jobs("--all", "--limit", "10000")
+    found = machine.jobs()
     jobs = {job["array_index"]: job for job in found.values()}
     assert len(jobs) == count
     return jobs
@@ -151,7 +151,7 @@ def test_an_array_in_line_is_cancelled_as_a_whole(machine, tmp_path):
     done = machine.run("-c", "1", "-a", "0-4999", "--detach", "--json", "--", "sh", "-c", one)
     assert done.returncode == 0
     until(lambda: (tmp_path / "ran").exists() and len((tmp_path / "ran").read_text()) > 100)
-    (job,) = machine.jobs("--limit", "1").values()
+    (job,) = machine.jobs(limit=1).values()
     machine.grid("cancel", job["array"], check=0)
     until(lambda: not any(machine.status()["jobs"].values()), timeout=60)
     ran = (tmp_path / "ran").read_text()
@@ -361,7 +361,8 @@ def test_a_store_that_is_gone_while_jobs_run_is_not_replaced_by_an_empty_one(mac
         path.unlink()
     for path in hidden.iterdir():
         path.rename(machine.home / path.name)
-    assert machine.state(id) == "running"
+    job = machine.job(id)
+    assert job["state"] == "running", job
     machine.grid("cancel", id, check=0)
     machine.wait(id)
 
