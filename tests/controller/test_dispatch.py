@@ -15,7 +15,7 @@ from gridhand import (
     StoreUnavailable,
     UnknownJob,
 )
-from gridhand.controller.commands import MoveOne, Register, SetDraining, SetHealth
+from gridhand.controller.commands import MoveOne, Register, SetDraining, SetHealth, Unregister
 from gridhand.controller.job_commands import (
     Cancel,
     EndAttempts,
@@ -299,3 +299,18 @@ def test_submissions_from_many_threads_are_all_there_with_numbers_of_their_own(d
         thread.join()
     assert sorted(map(int, ids)) == list(range(1, 41))
     assert len(desk.running()) == 8
+
+
+def test_a_node_that_a_waiting_job_is_pinned_to_can_be_removed_and_come_back(desk):
+    desk.nodes(a=1, b=1)
+    running = desk.submit(node="a")
+    waits = desk.submit(node="a")
+    desk.end(running)
+    second = desk.submit(node="a")
+    desk.ask(Unregister("ann", name="a", force=True))
+    assert desk.state(second) is JobState.QUEUED
+    assert "no node named" in desk.why(second)
+    assert desk.state(desk.submit()) is JobState.RUNNING  # nobody else is kept from anything
+    desk.nodes(a=1)
+    states = {desk.state(waits), desk.state(second)}
+    assert JobState.RUNNING in states

@@ -197,10 +197,10 @@ class Dispatch:
         """Start it, or say why not."""
         try:
             asked = near(job.request, job.work.owner, desk.ledger)
-        except GridError as error:  # what it is to be near to is not there now
+            desk.snapshot.learn(asked)
+            placed = place(asked, desk.snapshot, desk.strategy)
+        except GridError as error:  # what it is to be near to, or on, is not there now
             return str(error)
-        desk.snapshot.learn(asked)
-        placed = place(asked, desk.snapshot, desk.strategy)
         if isinstance(placed, Refusal):
             return placed
         started = self._grant(desk, job, placed)
