@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 # Behind `nohup` or `&` some signals are ignored, and so they would be here and in every child.
 _USUAL = {
     signal.SIGHUP: signal.SIG_DFL,
@@ -11,3 +13,16 @@ _USUAL = {
 for _signum, _handler in _USUAL.items():
     if signal.getsignal(_signum) is signal.SIG_IGN:
         signal.signal(_signum, _handler)
+
+
+# Thousands of cases take three times as long when every line is counted, and what they run is run
+# by the tests beside them, too.
+_MANY_CASES = ("tests/simulation/", "test_controller_machine.py", "test_scale", "test_quality.py")
+
+
+@pytest.hookimpl(trylast=True)  # by then hypothesis has marked its own
+def pytest_collection_modifyitems(items):
+    for item in items:
+        many = any(part in item.nodeid for part in _MANY_CASES)
+        if many or item.get_closest_marker("hypothesis") is not None:
+            item.add_marker("no_cover")

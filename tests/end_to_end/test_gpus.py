@@ -380,7 +380,7 @@ def test_a_device_that_is_lost_ends_its_job_and_no_other_and_comes_back(two):
     well = time.monotonic()
     assert two.running(waits)["gpus"] == [uuid(0), uuid(1)]
     assert time.monotonic() - well > 8, "it was not watched for a while before"
-    assert two.problems() == [one for one in two.problems() if "GPU" not in one]
+    assert not any("GPU" in problem for problem in two.problems())
     two.let_go(waits)
 
 
