@@ -375,6 +375,14 @@ def test_no_room_is_said_in_the_controller_s_words(fake, grid, capsys):
     assert capsys.readouterr().err == "error: no node has room\nhint: Ask for less.\n"
 
 
+def test_what_is_held_is_released_by_its_holder_too(fake, grid, capsys):
+    fake.answers["GET", "/allocations"] = {"allocations": [HELD | {"owner": "bob"}]}
+    fake.answers["POST", "/allocations/a1-5/release"] = HELD
+    assert grid("release", "me") == 0
+    said = "a1-5 is free once what runs in it has ended: 2 cpu, 4 GB memory on box\n"
+    assert capsys.readouterr().out == said
+
+
 def test_release_says_what_it_gave_back(fake, grid, capsys):
     fake.answers["POST", "/allocations/a1-5/release"] = HELD | {"state": "released"}
     assert grid("release", "a1-5") == 0

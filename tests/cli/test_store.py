@@ -13,6 +13,7 @@ import pytest
 
 from gridhand import Grid
 from gridhand.cli.main import COMMANDS, make_cli, run
+from gridhand.core.callrecords import CallRecord
 from gridhand.store.urls import store_at
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
@@ -82,7 +83,7 @@ def test_a_sound_store_is_clean(path, capsys):
     out, err = capsys.readouterr()
     assert out == (
         f"sqlite:///{path}: 1 nodes, 4 live and 1 closed allocations, 0 open and 0 ended jobs,"
-        " 7 events\nclean\n"
+        " 0 open and 0 ended calls, 7 events\nclean\n"
     )
     assert err == ""
     assert Path(path).read_bytes() == before
@@ -94,7 +95,8 @@ def test_a_sound_store_is_clean_in_json_too(path, capsys):
     assert len(found.pop("cluster_id")) == 32
     assert found == {
         "clean": True, "url": f"sqlite:///{path}", "epoch": 1, "nodes": 1, "live": 4, "closed": 1,
-        "jobs": {"open": 0, "ended": 0}, "events": 7, "violations": [], "moved_to": None,
+        "jobs": {"open": 0, "ended": 0}, "calls": {"open": 0, "ended": 0}, "events": 7,
+        "violations": [], "moved_to": None,
     }  # fmt: skip
 
 
@@ -107,9 +109,29 @@ def test_jobs_are_counted(request, path, where, capsys):
     add_jobs(url)
     assert grid_command("check", "--store", url) == 0
     shown = capsys.readouterr().out
-    assert "5 live and 2 closed allocations, 2 open and 1 ended jobs, 16 events\nclean" in shown
+    assert "5 live and 2 closed allocations, 2 open and 1 ended jobs, " in shown
+    assert ", 16 events\nclean" in shown
     assert grid_command("check", "--store", url, "--json") == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == {"open": 2, "ended": 1}
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_calls_are_counted_and_each_is_looked_at(request, path, where, capsys, monkeypatch):
+    monkeypatch.setattr("gridhand.store.audit._CHUNK", 2)
+    url = path if where == "sqlite" else request.getfixturevalue("database")
+    store = store_at(url)
+    store.open()
+    over, still = ("succeeded", *[None] * 3, 1, 2, 3, None), ("queued", *[None] * 3, 1, *[None] * 3)
+    for name in ("r1", "r2"):
+        store.write_calls([CallRecord(name, n, "ann", "f", *over) for n in (1, 2, 3)])
+    store.write_calls([CallRecord("r1", 4, "ann", "f", *still)])
+    store.close()
+    assert grid_command("check", "--store", url) == 0
+    assert "1 open and 6 ended calls" in capsys.readouterr().out
+    if where == "sqlite":
+        tamper(path, "UPDATE calls SET ended = 0 WHERE run = 'r2' AND number = 3")
+        assert grid_command("check", "--store", url) == 1
+        assert "I7 call r2.3: has times that are not in order" in capsys.readouterr().out
 
 
 def test_a_store_in_postgresql_is_checked_the_same(database, capsys):

@@ -244,7 +244,7 @@ def test_bytes_are_exact_as_data_and_readable_as_text():
     assert change.text == "ask for memory 16.53GB instead of 20.13GB"
     assert read_amount("memory", change.after) == 16537556672
     refused = place(asked, seen)
-    assert "ask for memory=16.53GB instead of 20.13GB" in refused.hint()
+    assert "no node has more than 16.53GB of memory" in refused.hint()
     assert isinstance(place(Request.of("memory=16.53GB"), seen), Placement)
     found = str(explain(asked, seen, best_fit))
     assert found.startswith("memory=20.13GB can never fit: no node has more than 16.53GB of memory")
@@ -406,10 +406,12 @@ def test_the_hint_of_a_refusal_has_the_smallest_change():
     assert found.hint.startswith("Ask for cpu=6 instead of 7, or try again when a node has room")
     found = error(cpu=9, memory="1GB")
     assert type(found) is NeverFits
+    # Of what there is in all, and not of what happens to be free.
     assert found.hint == (
-        "Waiting will not help: ask for cpu=6 instead of 9, or register a larger node."
+        "Waiting will not help: no node has more than 8 cpu. Ask for less, or register a larger"
+        " node."
     )
-    assert "ask for less," in error(cpu=9, memory="64GB").hint
+    assert "8 cpu; no node has more than" in error(cpu=9, memory="640GB").hint
     assert error(cpu=7, quality="standard").hint.startswith("Ask for less,")  # not as written
 
 

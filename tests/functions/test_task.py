@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, Future, as_completed, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 
 import cloudpickle
 import numpy as np
@@ -341,6 +341,42 @@ def test_what_has_no_place_is_told_as_by_allocate(either):
         add.options(cpu=100_000).submit(1).result(20)
 
 
+def test_one_who_waits_too_short_is_told_what_it_does(either):
+    (node,) = either.nodes()
+    whole = nap.options(cpu=node.total["cpu"] / 10_000)
+    first, second = whole.submit(1.5), whole.submit(0)
+    third = add.submit(second)
+    while not first.running() and not (first._inner and first._inner.running()):
+        time.sleep(0.01)
+    for future, said in (
+        (first, "nap still runs"),
+        (second, "nap still waits for room"),
+        (third, "add still waits for its arguments"),
+    ):
+        for ask in (future.result, future.exception):
+            with pytest.raises(TimeoutError, match=said):
+                ask(timeout=0.01)
+
+
+@task(cpu=0.1)
+def is_late():
+    raise TimeoutError
+
+
+def test_a_timeout_of_its_own_is_as_it_is(either):
+    with pytest.raises(TimeoutError) as caught:
+        is_late.submit().result(60)
+    assert caught.value.args == ()
+
+
+def test_a_future_of_somebody_else_is_no_argument(either):
+    with ThreadPoolExecutor(1) as other:
+        future = other.submit(int)
+        for given in (future, [future], {"a": {future}}):
+            with pytest.raises(TypeError, match=r"cannot be an argument of a task: give what its"):
+                add.submit(given)
+
+
 # ---- asyncio
 
 
@@ -352,6 +388,22 @@ def test_futures_can_be_awaited(either):
             await fails.submit()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(nap.submit(0.7), 0.1)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_asyncio_can_wait_for_some_of_them(either):
+    async def work():
+        quick, slow = add.submit(1), nap.submit(1.0)
+        done, left = await asyncio.wait([quick, slow], return_when=asyncio.FIRST_COMPLETED)
+        assert (done, left) == ({quick}, {slow})
+        assert quick.result() == 2
+        assert await asyncio.wait([quick, slow], timeout=0.01) == ({quick}, {slow})
+        done, left = await asyncio.wait([slow, fails.submit()])
+        assert len(done) == 2
+        assert not left
+        found = [await one for one in asyncio.as_completed([add.submit(1), add.submit(2)])]
+        assert sorted(found) == [2, 3]
 
     asyncio.run(asyncio.wait_for(work(), 60))
 
@@ -501,3 +553,25 @@ def test_what_a_closed_grid_refuses_fails_the_future(grid):
         assert first.result(20) == 2
     with pytest.raises(GridClosed):
         add.options(grid=other).submit(1)
+
+
+# ---- said in one go
+
+
+def test_a_function_may_be_given_with_what_it_needs():
+    made = task(len, cpu=2, memory="100MB", retries=3, timeout=5, name="size")
+    assert repr(made) == "<task size: cpu=2 memory=100MB>"
+    assert made([1, 2]) == 2
+    assert (made._options.retries, made._options.timeout) == (3, 5)
+    with pytest.raises(InvalidInput):
+        task(len, timeout=-4)
+
+
+def test_a_future_of_another_grid_arrives_as_what_it_stands_for():
+    with Grid.in_memory() as memory, Grid() as grid:
+        memory.register_node("here", cpu=2)
+        there, here = add.options(grid=memory), add.options(grid=grid)
+        assert here.submit(there.submit(1)).result(30) == 3
+        assert there.submit(here.submit(1)).result(30) == 3
+        sums = total.options(grid=grid)
+        assert sums.submit([there.submit(1), here.submit(2)]).result(30) == 5

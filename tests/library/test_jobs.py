@@ -153,7 +153,7 @@ WRONG = {
     "detached in words": lambda g: g.run("true", detach="no"),
     "an array that is none": lambda g: g.run_array("true", "x"),
     "an op id that is none": lambda g: g.run("true", op_id="a b"),
-    "a job that is none": lambda g: g.cancel(7),
+    "a job that is none": lambda g: g.cancel(7.5),
     "a state that is none": lambda g: g.jobs(state="done"),
     "a limit of nothing": lambda g: g.jobs(limit=0),
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gridhand import Grid
+from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import GridError, StoreDamaged, StoreError, StoreInvalid
 from gridhand.store.audit import audit
 from gridhand.store.base import Batch
@@ -165,6 +166,33 @@ def test_with_damage_in_the_jobs_all_that_are_open_are_read_or_it_is_said(path, 
                 read()
         with pytest.raises(StoreDamaged):
             store.commit(Batch(10**13))
+    assert fingerprint(path) == before
+    assert audit(path).violations != []
+
+
+@pytest.mark.parametrize("name", ["calls", "open_calls", "ended_calls", "ended_calls_by_name"])
+def test_with_damage_in_the_calls_the_ledger_is_read_and_nothing_is_written(path, name):
+    over = ("succeeded", None, None, None, 1, 2, 3, None)
+    with contextlib.closing(store_at(path)) as store:
+        store.open()
+        store.write_calls([CallRecord("r", n, "ann", "f", *over) for n in range(1, 500)])
+        still = ("queued", None, None, None, 1, None, None, None)
+        store.write_calls([CallRecord("r", n, "ann", "f", *still) for n in range(500, 900)])
+    break_page(path, pages_of(path, name)[-1])
+    before = fingerprint(path)
+    with contextlib.closing(store_at(path)) as store:
+        store.open()
+        assert len(store.load().allocations) == 60
+        for read in (store.calls, store.open_runs, lambda: store.find_call("r", 3)):
+            with contextlib.suppress(StoreError):  # ours, whichever it is
+                read()
+        for write in (
+            lambda: store.write_calls([CallRecord("r", 900, "ann", "f", *over)]),
+            lambda: store.lose_calls("ann", "r", at=9, why="gone", most=9),
+            lambda: store.forget_calls(before=9, keep=0, most=9),
+        ):
+            with pytest.raises(StoreDamaged):
+                write()
     assert fingerprint(path) == before
     assert audit(path).violations != []
 

@@ -16,6 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from gridhand import Grid
+from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import StoreError, StoreInvalid
 from gridhand.store import base, schema
 from gridhand.store import sql as sql_module
@@ -145,6 +146,7 @@ def test_there_is_a_step_for_every_version():
 # ---- from a real store of the first version
 
 TABLES_1 = ("nodes", "allocations", "events", "operations", "checkpoint")
+NEW_SINCE_1 = ("checkpoint", "jobs", "calls")
 
 
 def rows_of(place, tables=TABLES_1):
@@ -171,7 +173,7 @@ def test_a_store_of_the_first_version_becomes_one_of_this(place):
         declared = place.written_down(connection)
     assert migrated.keys() == declared.keys()
     # PostgreSQL words the checks of a table that was restored in another way.
-    fresh = {key for key in declared if "checkpoint" in str(key) or "jobs" in str(key)}
+    fresh = {key for key in declared if any(new in str(key) for new in NEW_SINCE_1)}
     assert {key: migrated[key] for key in fresh} == {key: declared[key] for key in fresh}
 
 
@@ -238,6 +240,64 @@ def test_killed_in_the_second_step_it_is_of_the_first_version(place, wanted):
         place.sql("SELECT * FROM set_aside")
     with Grid.at(place.url, wait=5, owner="ann") as grid:
         assert len(grid.allocations()) == 5
+    assert audit(place.url).violations == []
+
+
+# ---- from a real store of the second version
+
+TABLES_2 = (*TABLES_1, "jobs")
+
+
+def test_a_store_of_the_second_version_becomes_one_of_this(place):
+    place.restore(2)
+    before, meta = rows_of(place, TABLES_2), place.sql("SELECT * FROM gridhand_meta")
+    store = store_at(place.url)
+    opening = store.open()
+    assert [job.id for job in store.load().jobs] == ["1", "2_7", "2_3"]
+    assert (opening.cluster_id, opening.epoch, opening.high_water_ms) == (meta[0][2], 3, meta[0][5])
+    assert (store.calls(), store.open_runs()) == ([], [])
+    one = CallRecord("r", 1, "ann", "f", "running", "a", "1", "a2-3", 5, 6, None, None)
+    store.write_calls([one])
+    store.close()
+    assert rows_of(place, TABLES_2) == before
+    assert versions(place) == [(base.SCHEMA_VERSION, 3)]
+    found = audit(place.url)
+    assert (found.violations, found.open_calls, found.ended_calls) == ([], 1, 0)
+    with place.engine(place.url).begin() as connection:
+        migrated = place.written_down(connection)
+    with place.engine(place.other).begin() as connection:
+        schema.metadata.create_all(connection)
+        declared = place.written_down(connection)
+    assert migrated.keys() == declared.keys()
+    fresh = {key for key in declared if "calls" in str(key)}
+    assert len(fresh) >= 4
+    assert {key: migrated[key] for key in fresh} == {key: declared[key] for key in fresh}
+
+
+def test_a_store_of_the_second_version_can_be_checked_as_it_is(place):
+    place.restore(2)
+    before = rows_of(place, TABLES_2)
+    found = audit(place.url)
+    assert found.violations == []
+    assert (found.live, found.closed, found.open_jobs, found.ended_jobs) == (2, 1, 3, 1)
+    assert (found.open_calls, found.ended_calls) == (0, 0)
+    assert rows_of(place, TABLES_2) == before
+    assert versions(place) == [(2, 2)]
+
+
+@pytest.mark.parametrize("wanted", [2, 3, 4])
+def test_killed_in_the_third_step_it_is_of_the_second_version(place, wanted):
+    """And the next one migrates it."""
+    place.restore(2)
+    before = rows_of(place, TABLES_2)
+    command = [sys.executable, "-c", CUT, place.url, str(wanted)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert versions(place) == [(2, 2)]
+    assert rows_of(place, TABLES_2) == before
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        place.sql("SELECT * FROM calls")
+    with Grid.at(place.url, wait=5, owner="ann") as grid:
+        assert len(grid.allocations()) == 2
     assert audit(place.url).violations == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from gridhand import Grid
+from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import StoreError, StoreInvalid, StoreOwned
 from gridhand.store import moving, schema
 from gridhand.store.audit import audit, reading
@@ -75,6 +76,10 @@ def add_jobs(url):
     writer.end(writer.start(writer.submit()), code=3, message="no luck")
     writer.commit()
     store.prune(before=now + 1, most=len(store.events()) - 3, answered_before=0)
+    over = ("succeeded", None, None, None, 1, 2, 3, None)
+    for run, owner in (("r1", "ann"), ("R2", "Bob"), ("r10", "ann")):
+        store.write_calls([CallRecord(run, n, owner, "f", *over) for n in (1, 2, 10)])
+    store.write_calls([CallRecord("r1", 3, "ann", "Ü", "queued", None, "1", None, 1, *[None] * 3)])
     store.close()
 
 
@@ -128,6 +133,7 @@ def test_to_postgresql_and_back_nothing_is_changed(path, database, tmp_path):
     found = audit(last)
     assert found.violations == []
     assert (found.open_jobs, found.ended_jobs, before["next_job"]) == (3, 1, 5)
+    assert (found.open_calls, found.ended_calls) == (1, 9)
 
 
 def test_on_the_way_it_can_be_worked_with(path, database, tmp_path):

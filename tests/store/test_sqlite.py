@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import (
     InvalidInput,
     StoreDamaged,
     StoreError,
+    StoreFull,
     StoreInvalid,
     StoreOwned,
     StoreUnavailable,
 )
-from gridhand.store.base import SCHEMA_VERSION
+from gridhand.store.base import SCHEMA_VERSION, Batch
 from gridhand.store.sqlite import DEFAULT_TIMEOUT_S, SqliteStore
 from gridhand.store.urls import memory_store, store_at
 
@@ -117,6 +119,23 @@ def test_nothing_is_left_beside_it_but_the_lock_and_the_reserve(path, opened, to
     writer.store.close()
     left = {file.name for file in path.parent.iterdir()}
     assert left == {"grid.db", "grid.db.owner", "grid.db.reserve"}
+
+
+def test_the_last_space_on_a_disk_is_not_for_calls(path, opened, monkeypatch):
+    """It is kept for what gives something back; to end what is open is no more than before."""
+    still = ("running", None, None, None, 1, 1, None, None)
+    calls = [CallRecord("r", number, "ann", "f", *still) for number in (1, 2)]
+    store = opened(path)
+    store.write_calls(calls[:1])
+    store.commit(Batch(10))  # which fills the reserve
+    assert store.relieve()
+    monkeypatch.setattr("gridhand.store.sqlite.fill_reserve", lambda *_: False)
+    with pytest.raises(StoreFull):
+        store.write_calls(calls)
+    assert store.lose_calls("ann", "r", at=9, why="gone", most=5) == 1
+    monkeypatch.undo()
+    store.write_calls(calls)
+    assert [call.state for call in store.calls()] == ["running", "lost"]
 
 
 def test_the_tables_hold_a_version(path, opened):

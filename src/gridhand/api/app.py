@@ -13,6 +13,7 @@ from gridhand import __version__
 from gridhand.api import problems
 from gridhand.api.bodies import LimitBodies
 from gridhand.api.callers import is_admin
+from gridhand.api.calls import call_routes
 from gridhand.api.jobs import job_routes
 from gridhand.api.ledger import ledger_routes
 from gridhand.api.replies import JSONResponse
@@ -44,6 +45,7 @@ def make_app(controller: Controller) -> FastAPI:
     router = APIRouter(prefix="/api/v1")
     router.include_router(_own_routes(controller))
     router.include_router(job_routes(controller))
+    router.include_router(call_routes(controller))
     router.include_router(ledger_routes(controller))
     router.include_router(session_routes(controller))
     app.include_router(router)

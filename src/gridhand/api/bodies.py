@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gridhand.api.problems import problem
 
 MOST_BYTES = 1 << 20
-MOST_JOB_BYTES = 8 << 20  # a command and an environment may be long
-_JOBS = "/api/v1/jobs"
+MOST_JOB_BYTES = 8 << 20  # a command and an environment may be long, and calls be many
+_LONG = ("/api/v1/jobs", "/api/v1/calls")
 
 
 class LimitBodies:
@@ -22,7 +22,7 @@ class LimitBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = MOST_JOB_BYTES if scope["path"] == _JOBS else MOST_BYTES
+        most = MOST_JOB_BYTES if scope["path"] in _LONG else MOST_BYTES
         said = dict(scope["headers"]).get(b"content-length", b"0")
         if not said.isdigit() or int(said) > most:
             await _too_large(most)(scope, receive, send)

@@ -24,6 +24,7 @@ _STATUS: tuple[tuple[type[GridError], int], ...] = (
     (errors.UnknownNode, 404),
     (errors.UnknownAllocation, 404),
     (errors.UnknownJob, 404),
+    (errors.UnknownCall, 404),
     (errors.InvalidInput, 422),
     (errors.UnknownResource, 422),
     (errors.NeverFits, 422),

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gridhand.core.allocations import Lifetime, State
+from gridhand.core.callrecords import LONGEST_RUN
 from gridhand.core.errors import InvalidInput
 from gridhand.core.gpus import MOST_DEVICES
 from gridhand.core.ledger import Terms
@@ -40,6 +41,7 @@ Names = Annotated[list[Name], Field(max_length=MOST_NODES)]
 Written = Annotated[dict[str, Any], Field(max_length=200)]
 SessionId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 JobId = Annotated[str, Field(pattern="^[0-9]+(_[0-9]+)?$", max_length=40)]
+RunId = Annotated[str, Field(pattern="^[0-9a-z]+$", max_length=LONGEST_RUN)]
 OpId = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
 
 
@@ -291,6 +293,7 @@ class SessionBody(Strict):
     session: SessionId | None = None
     held: Annotated[list[Name], Field(max_length=MOST_HELD)] = []
     jobs: Annotated[list[JobId], Field(max_length=MOST_HELD)] = []
+    runs: Annotated[list[RunId], Field(max_length=MOST_HELD)] = []
 
 
 class AttachBody(Strict):

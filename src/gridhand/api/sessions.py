@@ -69,7 +69,7 @@ class _Lasting(Response):
         id = self._body.session or os.urandom(16).hex()
         with self._controller.sessions.connected(self._owner, id) as ended:
             held, jobs = await self._controller.come_back(
-                self._owner, id, self._body.held, self._body.jobs
+                self._owner, id, self._body.held, self._body.jobs, self._body.runs
             )
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)

@@ -7,6 +7,7 @@ thousand deep would raise errors of their own, which would be taken for faults o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
@@ -14,6 +15,9 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 DEEPEST = 100
+# A text to its end, or to the end of all: whatever is sent, each byte is looked at once.
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class StrictRequest(Request):
@@ -51,16 +55,11 @@ def _check_depth(body: bytes) -> None:
     if body.count(b"[") + body.count(b"{") <= DEEPEST:
         return
     depth = deepest = 0
-    within = escaped = False
-    for byte in body:
-        if within:
-            escaped, within = byte == 92 and not escaped, byte != 34 or escaped
-        elif byte == 34:
-            within = True
-        elif byte in b"[{":
+    for byte in _TEXT.sub(b"", body).translate(None, _NO_BRACKETS):
+        if byte in b"[{":
             depth += 1
             deepest = max(deepest, depth)
-        elif byte in b"]}":
+        else:
             depth -= 1
     if deepest > DEEPEST:
         raise json.JSONDecodeError(f"nested more than {DEEPEST} deep", "", 0)

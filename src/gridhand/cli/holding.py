@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gridhand.cli import render
 from gridhand.cli.options import request_options
+
+if TYPE_CHECKING:
+    from gridhand.client import Client
 
 
 @click.command()
@@ -55,7 +59,8 @@ def reserve(
 def release(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     """Give back what was held by hand.
 
-    What has been given back already stays as it is.
+    ID is that of what is held, or its holder. What has been given back already stays as it is; what
+    a job runs in is free when that has been stopped.
     """
     from gridhand.client import connect
     from gridhand.core.errors import GridError
@@ -65,7 +70,7 @@ def release(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool
     with connect() as client:
         for id in ids:
             try:
-                found.append(client.move(id, "release"))
+                found.append(client.move(_held_by(client, id), "release"))
             except GridError as error:
                 if len(ids) == 1:
                     raise
@@ -76,5 +81,20 @@ def release(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool
     elif not quiet:
         for held in found:
             what = render.amounts(held["resources"])
-            click.echo(f"{held['id']} is {held['state']}: {what} on {held['node']}")
+            left = held["state"] == "active"
+            state = "free once what runs in it has ended" if left else held["state"]
+            click.echo(f"{held['id']} is {state}: {what} on {held['node']}")
     ctx.exit(failed)
+
+
+def _held_by(client: Client, name: str) -> str:
+    """The id of what is held by that name; a name that holds nothing is taken for an id."""
+    import os
+    import pwd
+
+    if re.fullmatch(r"a\d+-\d+", name):
+        return name
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    held = [one for one in client.allocations() if one["holder"] == name]
+    mine = [one for one in held if one["owner"] == me] or held
+    return str(mine[0]["id"]) if mine else name

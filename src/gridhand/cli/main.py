@@ -30,10 +30,11 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = {
     "run": Entry("gridhand.cli.run:run", "Run a command where it fits."),
     "jobs": Entry("gridhand.cli.jobs:jobs", "List jobs."),
-    "show": Entry("gridhand.cli.show:show", "Show all that is known of a job."),
+    "calls": Entry("gridhand.cli.calls:calls", "List calls of functions."),
+    "show": Entry("gridhand.cli.show:show", "Show all that is known of a job or of a call."),
     "logs": Entry("gridhand.cli.logs:logs", "Print what a job has written."),
     "cancel": Entry("gridhand.cli.jobs:cancel", "End jobs, or take them out of the queue."),
-    "why": Entry("gridhand.cli.why:why", "Say why a job waits, or where work would go."),
+    "why": Entry("gridhand.cli.why:why", "Say why a job or a call waits, or where work would go."),
     "status": Entry("gridhand.cli.cluster:status", "Show the cluster and its controller."),
     "list": Entry("gridhand.cli.cluster:list_nodes", "List the nodes and what is free on them."),
     "stats": Entry("gridhand.cli.cluster:stats", "Show one node in detail."),

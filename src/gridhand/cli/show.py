@@ -1,4 +1,4 @@
-"""`grid show`: all that is known of one job."""
+"""`grid show`: all that is known of one job, or of one call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from gridhand.cli.jobs import HEAD, Job, ran_s, remark, row, tasks
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.argument("id")
 def show(id: str, as_json: bool) -> None:
-    """Show all that is known of a job.
+    """Show all that is known of a job or of a call.
 
-    ID is that of a job, or @ for the last one you submitted.
+    ID is that of a job, @ for the last one you submitted, or that of a call of a function, as
+    `grid calls` lists them.
     """
+    from gridhand.cli import calls
     from gridhand.client import connect
 
     with connect() as client:
+        if calls.is_call(id):
+            call = client.call(id)
+            render.print_json(call) if as_json else click.echo("\n".join(calls.details(call)))
+            return
         found = tasks(client, id)
     if as_json:
         render.print_json(found[0] if len(found) == 1 else found)
@@ -46,6 +52,7 @@ def details(job: Job) -> list[str]:
         "Time limit": job["time_limit_s"] and render.clock(job["time_limit_s"]),
         "After": _after(job["after"]),
         "Node": job["node"],
+        "Within": job.get("within"),
         "GPUs": ", ".join(map(str, job["gpus"] or ())),
         "Submitted": render.local_time(job["submitted_at"]),
         "Started": job["started_at"] and render.local_time(job["started_at"]),

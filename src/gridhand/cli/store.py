@@ -41,12 +41,14 @@ def check(ctx: click.Context, url: str | None, as_json: bool) -> None:
             for one in report.violations
         ]
         facts["jobs"] = {"open": report.open_jobs, "ended": report.ended_jobs}
+        facts["calls"] = {"open": report.open_calls, "ended": report.ended_calls}
         clean = not wrong and report.moved_to is None
         click.echo(json.dumps({"clean": clean, **facts, "violations": wrong}, indent=2))
     else:
         click.echo(
             f"{report.url}: {report.nodes} nodes, {report.live} live and {report.closed} closed "
             f"allocations, {report.open_jobs} open and {report.ended_jobs} ended jobs, "
+            f"{report.open_calls} open and {report.ended_calls} ended calls, "
             f"{report.events} events"
         )
         click.echo("\n".join(_verdict([str(one) for one in report.violations], report.moved_to)))

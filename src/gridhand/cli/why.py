@@ -1,4 +1,4 @@
-"""`grid why`: why a job waits, or where work would go and what speaks against it."""
+"""`grid why`: why a job or a call waits, or where work would go and what speaks against it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _MOST_REASONS = 5  # of an array that are asked about
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 @click.argument("id", required=False)
 def why(request: dict[str, Any], id: str | None, as_json: bool) -> None:
-    """Say why a job waits, or where work would go.
+    """Say why a job or a call waits, or where work would go.
 
-    Give the ID of a job or of an array, @ for your last one, or what you would ask for, as in
-    `grid why --gpus 2`. It says what is missing on each node, which change would fit now, and who
-    holds what is waited for.
+    Give the ID of a job or of an array, @ for your last one, that of a call of a function, or what
+    you would ask for, as in `grid why --gpus 2`. It says what is missing on each node, which change
+    would fit now, and who holds what is waited for.
     """
+    from gridhand.cli import calls
     from gridhand.cli.jobs import tasks
     from gridhand.client import connect
 
@@ -37,12 +38,14 @@ def why(request: dict[str, Any], id: str | None, as_json: bool) -> None:
         if id is None:
             found = client.explain(request)
             text = str(found.get("text") or found)
+        elif calls.is_call(id):
+            found, text = calls.why(client, id)
         elif len(several := tasks(client, id)) > 1:
             found = of_array(client, several)
             text = _array_text(found)
         else:
             found = client.why(several[0]["id"])
-            text = _text(found)
+            text = job_text(found)
     if as_json:
         render.print_json(found)
     else:
@@ -80,7 +83,8 @@ def _array_text(found: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _text(found: dict[str, Any]) -> str:
+def job_text(found: dict[str, Any]) -> str:
+    """Why a job waits, or that it does not."""
     if found["why"] is not None:
         return f"job {found['id']}: {_reason(found)}"
     said = f"job {found['id']} is {found['state']}"

@@ -142,6 +142,23 @@ class AsyncClient:
             if not told.ended:
                 await self._lost(None, start=not told.stopping)
 
+    # ---- calls of functions
+
+    async def calls(
+        self,
+        *,
+        states: Iterable[str] = (),
+        name: str | None = None,
+        run: str | None = None,
+        owner: str | None = None,
+        limit: int | None = None,
+    ) -> list[Facts]:
+        calls: list[Facts] = await self.ask(routes.calls(states, name, run, owner, limit))
+        return calls
+
+    async def call(self, id: str) -> Facts:
+        return await self._facts(routes.call(id))
+
     # ---- nodes and allocations
 
     async def status(self) -> Facts:

@@ -138,6 +138,28 @@ class Client(Caller):
             if not told.ended:
                 self._lost(start=not told.stopping)
 
+    # ---- calls of functions
+
+    def calls(
+        self,
+        *,
+        states: Iterable[str] = (),
+        name: str | None = None,
+        run: str | None = None,
+        owner: str | None = None,
+        limit: int | None = None,
+    ) -> list[Facts]:
+        """Those that are open, the newest first; then those that ended, the latest first."""
+        calls: list[Facts] = self.ask(routes.calls(states, name, run, owner, limit))
+        return calls
+
+    def call(self, id: str) -> Facts:
+        return self._facts(routes.call(id))
+
+    def report_calls(self, report: Mapping[str, Any]) -> int:
+        """How many were written down."""
+        return int(self.ask(routes.report_calls(report)))
+
     # ---- nodes
 
     def status(self) -> Facts:

@@ -86,6 +86,27 @@ def why(id: str) -> Ask:
     return _get(f"/jobs/{quoted(id)}/why")
 
 
+def calls(
+    states: Iterable[str] = (),
+    name: str | None = None,
+    run: str | None = None,
+    owner: str | None = None,
+    limit: int | None = None,
+) -> Ask:
+    wanted = [("state", state) for state in states]
+    others = {"name": name, "run": run, "owner": owner, "limit": limit}
+    return _get("/calls", [*wanted, *others.items()], "calls")
+
+
+def call(id: str) -> Ask:
+    return _get(f"/calls/{quoted(id)}")
+
+
+def report_calls(report: Mapping[str, Any]) -> Ask:
+    """To report twice does no harm: what has ended stays as it is."""
+    return _change("POST", "/calls", report, None, "written")
+
+
 def logs(
     id: str,
     stream: str,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gridhand.controller.callbook import CallBook
 from gridhand.controller.clients import Clients
 from gridhand.controller.commands import Desk, Read
 from gridhand.controller.dispatch import Dispatch
@@ -32,10 +33,11 @@ from gridhand.controller.looking import (
     stored,
 )  # fmt: skip
 from gridhand.controller.neighbours import Neighbours
-from gridhand.controller.retention import Retention
+from gridhand.controller.retention import KEPT_MS, Retention
 from gridhand.controller.running import Runner
 from gridhand.controller.sessions import EndWithSession, Sessions
 from gridhand.core.allocations import Allocation, Lifetime
+from gridhand.core.callrecords import CallRecord
 from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import (
     GridClosed,
@@ -75,7 +77,8 @@ class Controller:
         self.since = time.monotonic()
         self.neighbours = Neighbours(home.folder)
         self.attached = Clients(self._clients_gone)
-        self.sessions = Sessions(self._end_with_session, self.attached)
+        self.callbook = CallBook(self.ask, self._in_background, KEPT_MS)
+        self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
         self._engine = engine
         self._store = store
         self._dispatch = Dispatch(self._committed, self._reloaded)
@@ -94,7 +97,7 @@ class Controller:
         self.calls = await asyncio.to_thread(Embedded, self._keeper)
         self._port = self.calls.port(self._loop)
         self.environments = Environments(self.home.environments)
-        self._retention = Retention(self.ask, self.calls, self.home)
+        self._retention = Retention(self.ask, self.calls, self.callbook, self.home)
         self.runner = Runner(
             self.ask,
             self._engine,
@@ -122,9 +125,10 @@ class Controller:
     async def _take_over(self) -> None:
         """Those who were connected to the controller before have a while to come back."""
         jobs, sessions = await self.ask(Read(_with_clients))
+        runs = await self.callbook.open_runs()
         self.attached.expect(jobs)
-        if sessions:
-            self.sessions.expect(sessions)
+        if sessions or runs:
+            self.sessions.expect(sessions, runs)
 
     async def close(self) -> None:
         """Stop deciding, let go of the nodes and the store. Running jobs go on."""
@@ -334,7 +338,12 @@ class Controller:
         return False
 
     async def come_back(
-        self, owner: str, session: str, held: Sequence[str], jobs: Sequence[str]
+        self,
+        owner: str,
+        session: str,
+        held: Sequence[str],
+        jobs: Sequence[str],
+        runs: Sequence[str] = (),
     ) -> tuple[list[str], list[str]]:
         """What a session had before the controller was restarted, as far as it is still there."""
 
@@ -342,10 +351,23 @@ class Controller:
             return _sessions_own(desk, owner, held), _attached_of(desk, owner, jobs)
 
         live, running = await self.ask(Read(answer))
+        for run in runs:
+            self.sessions.report_on(owner, session, run)
         return (
             [id for id in live if self.sessions.hold(owner, session, id)],
             [id for id in running if self.sessions.attach(owner, session, id)],
         )
+
+    # ---- calls
+
+    async def report_calls(
+        self, owner: str, session: str, run: str, calls: Sequence[CallRecord]
+    ) -> None:
+        """Write down what a client says of its calls."""
+        if not self.sessions.report_on(owner, session, run):
+            raise InvalidInput("session", session, "a session that is connected")
+        # Asked for in the same turn: what is lost with the session is to be so after this.
+        await self.callbook.write(calls)
 
     # ---- ending
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from gridhand.controller.callbook import CallBook
 from gridhand.controller.commands import Read
 from gridhand.controller.embedded import Embedded
 from gridhand.controller.looking import stored
@@ -35,10 +36,15 @@ class Retention:
     """Forgets rows of the store, and the folders of jobs that are in it no more."""
 
     def __init__(
-        self, ask: Callable[[Call[Any]], Awaitable[Any]], calls: Embedded, home: Home
+        self,
+        ask: Callable[[Call[Any]], Awaitable[Any]],
+        calls: Embedded,
+        callbook: CallBook,
+        home: Home,
     ) -> None:
         self._ask = ask
         self._calls = calls
+        self._callbook = callbook
         self._home = home
 
     async def hourly(self) -> None:
@@ -55,6 +61,7 @@ class Retention:
         while left:
             left = await self._ask(self._calls.prune(KEPT_MS, _STEP))
             await asyncio.sleep(_PAUSE_S if left else 0)
+        await self._callbook.forget()
         old = await asyncio.to_thread(_older, self._home.jobs, time.time() - KEPT_MS / 1000)
         for first in range(0, len(old), _FOLDERS):
             gone = await self._unknown(old[first : first + _FOLDERS])

@@ -1,8 +1,9 @@
 """Sessions: what clients have for as long as they are connected.
 
-A session holds allocations, and the jobs that are attached to it. When its connection goes, and
-does not come back within a moment, what it holds is released and its jobs are cancelled. After a
-restart of the controller clients come back and say what is theirs; what nobody claims is released.
+A session holds allocations, the jobs that are attached to it, and the runs of calls it reports on.
+When its connection goes, and does not come back within a moment, what it holds is released, its
+jobs are cancelled, and its open calls are lost. After a restart of the controller clients come back
+and say what is theirs; what nobody claims is released.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gridhand.controller.clients import AFTER_RESTART_S, Clients
 from gridhand.controller.commands import Desk, MoveOne
 from gridhand.core.allocations import Allocation, Lifetime, Move
 
-Key = tuple[str, str]  # an owner, and the id of a session or an allocation
+Key = tuple[str, str]  # an owner, and the id of a session, an allocation or a run
 
 _BEFORE = "before"  # the session of all that was held before a restart
 
@@ -37,9 +38,13 @@ class Sessions:
     """Who is connected, and what ends with each of them."""
 
     def __init__(
-        self, release: Callable[[list[EndWithSession]], Awaitable[None]], attached: Clients
+        self,
+        release: Callable[[list[EndWithSession]], Awaitable[None]],
+        attached: Clients,
+        lose: Callable[[list[Key]], Awaitable[None]],
     ) -> None:
         self._release = release
+        self._lose = lose
         self._attached = attached
         self._clients = Clients(self._gone)
         self._open: dict[str, asyncio.Event] = {}  # set when it is ended before its connection
@@ -47,6 +52,7 @@ class Sessions:
         self._holding: dict[Key, str] = {}  # the session of each allocation
         self._jobs: dict[str, set[str]] = {}
         self._following: dict[str, str] = {}  # the session of each job
+        self._runs: dict[Key, str] = {}  # the session that reports on each
         self._closed = False
 
     @contextmanager
@@ -87,6 +93,14 @@ class Sessions:
             self._attached.join(job)
         return True
 
+    def report_on(self, owner: str, session: str, run: str) -> bool:
+        """Whether the session lives, and so the open calls of the run are lost with it."""
+        name = _name(owner, session)
+        if name not in self._open:
+            return False
+        self._runs[owner, run] = name
+        return True
+
     def forget_job(self, job: str) -> None:
         """It has ended."""
         self._detach(job)
@@ -97,13 +111,14 @@ class Sessions:
             self._jobs[name].discard(job)
             self._attached.leave(job)
 
-    def expect(self, held: Iterable[Key]) -> None:
-        """These were held by sessions before a restart; who is not back in time is gone."""
+    def expect(self, held: Iterable[Key], runs: Iterable[Key] = ()) -> None:
+        """These were of sessions before a restart; who is not back in time is gone."""
         name = _name("", _BEFORE)
         self._open[name] = asyncio.Event()
         for key in held:
             self._held.setdefault(name, set()).add(key)
             self._holding[key] = name
+        self._runs.update(dict.fromkeys(runs, name))
         self._clients.expect([name], AFTER_RESTART_S)
 
     async def end(self, owner: str, id: str) -> None:
@@ -130,7 +145,11 @@ class Sessions:
             for owner, id in sorted(self._held.pop(name, ())):
                 self._holding.pop((owner, id), None)
                 ending.append(EndWithSession(owner, id=id))
+        lost = [key for key, name in self._runs.items() if name in names]
+        for key in lost:
+            del self._runs[key]
         await self._release(ending)
+        await self._lose(lost)
 
 
 def _name(owner: str, id: str) -> str:

@@ -10,6 +10,7 @@
     ├── UnknownNode
     ├── UnknownAllocation
     ├── UnknownJob
+    ├── UnknownCall
     ├── NoRoom                  not now; carries the Refusal that says why
     │   └── NeverFits           not ever, on the nodes there are
     ├── NotAssigned             functions that fit on no node, with the reasons
@@ -194,6 +195,16 @@ class UnknownJob(GridError):
             f"there is no job {shown(id)}",
             hint="Give the id that was told at submission; `grid jobs` lists them.",
         )
+        self.id = id
+
+
+class UnknownCall(GridError):
+    """No call has that id, or it is so old that it has been forgotten."""
+
+    code = "unknown_call"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"there is no call {shown(id)}", hint="`grid calls` lists them.")
         self.id = id
 
 

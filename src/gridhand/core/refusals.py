@@ -98,22 +98,19 @@ class Refusal:
         known = self._known
         return known.any_nodes if known is not None else bool(self._seen().ledger.names)
 
-    @property
-    def _left_out(self) -> bool:
-        """Whether there are nodes that the request itself keeps it from."""
-        known = self._known
-        return known.left_out if known is not None else _left_out(self.asked, self._seen())
-
     def hint(self) -> str:
         """What to do next; with the smallest change of an amount that would fit now, if any."""
         if not self._any_nodes:
             return "Register a node first."
-        less = self._known.less if self._known is not None else _less(self.asked, self._seen())
+        known = self._known or _found_out(self.asked, self._seen())
+        if not known.ever:
+            other = ", permit other nodes" if known.left_out else ""
+            why = known.never or "no node is large enough"
+            return f"Waiting will not help: {why}. Ask for less{other}, or register a larger node."
+        less = known.less
         ask = f"ask for {less}" if less else "ask for less"
-        if self._left_out:  # nobody is told to permit what they never ruled out
+        if known.left_out:  # nobody is told to permit what they never ruled out
             ask += ", permit other nodes"
-        if not self.ever:
-            return f"Waiting will not help: {ask}, or register a larger node."
         return f"A{ask[1:]}, or try again when a node has room or is up again."
 
     def error(self) -> GridError:
@@ -134,18 +131,27 @@ class _Known(NamedTuple):
     ever: bool
     less: str  # the smallest change of an amount that would fit, or nothing
     unknown: UnknownResource | None
-    left_out: bool = False
+    left_out: bool = False  # whether there are nodes that the request itself keeps it from
+    never: str = ""  # what no node has, where it can never be
 
 
 def _found_out(asked: Request, snapshot: Snapshot) -> _Known:
+    ever = could_ever(asked, snapshot)
     return _Known(
         *_told(asked, snapshot),
         bool(snapshot.ledger.names),
-        could_ever(asked, snapshot),
-        _less(asked, snapshot),
+        ever,
+        _less(asked, snapshot) if ever else "",
         unknown_resource(asked, snapshot.ledger),
         _left_out(asked, snapshot),
+        "" if ever else _never(asked, snapshot),
     )
+
+
+def _never(asked: Request, snapshot: Snapshot) -> str:
+    from gridhand.core.never import never_because  # which tells of what is refused here
+
+    return "; ".join(never_because(asked, snapshot, survey(asked, snapshot).permitted()))
 
 
 def _left_out(asked: Request, snapshot: Snapshot) -> bool:

@@ -33,6 +33,7 @@ from gridhand.worker.values import Dumps, Folders, Packed
 if TYPE_CHECKING:
     from gridhand.core.requests import Request
     from gridhand.library.backend import Backend
+    from gridhand.library.callreport import CallReport
     from gridhand.library.poolio import Loop
     from gridhand.library.slots import Slots
 
@@ -64,6 +65,7 @@ class Pool:
         self._values: Folders
         self._slots: Slots
         self._loop: Loop
+        self._report: CallReport
         _pools.add(self)
 
     # ---- what a caller does
@@ -95,8 +97,10 @@ class Pool:
             if request is not asked.request or known is not group or shape is None or alone:
                 shape = self._shape_of(asked, group)
             call.shape = shape
+            shape.notes.begin(call)
             if shape.broken is not None:
                 future.set_exception(shape.broken)
+                call.over()
                 return future
             shape.waiting.append(call)
             if shape.idle:
@@ -136,6 +140,7 @@ class Pool:
             call.over()
         self._loop.close()
         self._slots.close()
+        self._report.close()
         keep_those_in(self._folder.folders)
         self._folder.remove()
         atexit.unregister(self._at_exit)
@@ -162,6 +167,7 @@ class Pool:
                 self._really_begin()
 
     def _really_begin(self) -> None:
+        from gridhand.library.callreport import CallReport
         from gridhand.library.poolio import Loop
         from gridhand.library.slots import Slots
 
@@ -170,6 +176,7 @@ class Pool:
         self._values = Folders(folder.folders, "c")
         self._loop = Loop(self, folder)
         self._slots = Slots(self, self._remote, self._owner, folder.own)
+        self._report = CallReport(self, self._remote, self._owner)
         self._folder = folder
         atexit.register(self._at_exit)
 
@@ -185,7 +192,9 @@ class Pool:
         shape = self._shapes.get(key)
         if shape is None:
             self._count += 1
-            shape = self._shapes[key] = Shape(self._count, request, *group, held, apart)
+            shape = self._shapes[key] = Shape(
+                self._count, request, self._report.notes, *group, held, apart
+            )
         if not held and not apart:
             self._last = request, group, shape
         return shape
@@ -196,10 +205,9 @@ class Pool:
             self._shapes = {key: one for key, one in self._shapes.items() if one is not shape}
 
     def _worker_of(self, call: Call) -> Worker | None:
-        for worker in call.shape.workers:
-            if call.number in worker.running:
-                return worker
-        return None
+        """Who has it, also if that one is to be given back after it."""
+        worker = call.worker
+        return worker if worker is not None and call.number in worker.running else None
 
     # ---- for those who ask the controller
 
@@ -270,6 +278,21 @@ class Pool:
                 WorkerLost("", "start_failed", f"no worker could be started: {why}"), shape
             )
 
+    # ---- for the one who reports on the calls
+
+    def standing(self) -> tuple[dict[int, float], dict[Shape, str | None]]:
+        """Since when each call runs that does; and the slot that those of each shape wait for."""
+        with self.lock:
+            awaited = {one: next(iter(one.asked), None) for one in self._shapes.values()}
+            return self._loop.running(), awaited
+
+    def forget(self, cancelled: list[Call]) -> None:
+        """Those who wait for these are told that nobody calls them any more."""
+        with self.lock:
+            for call in cancelled:
+                begin(call.future)
+                call.over()
+
     # ---- ends of calls
 
     def settle(self, answered: Answered, worker: Worker) -> None:
@@ -321,6 +344,8 @@ class Pool:
         for call in calls:
             if begin(call.future):
                 self.fail(call, _not_placed(call, error))
+            else:
+                call.over()
 
     def look_for_more(self) -> None:
         self._slots.wake()

@@ -76,6 +76,11 @@ class Loop:
 
     # ---- with the lock held
 
+    def running(self) -> dict[int, float]:
+        """The call that each worker is at, and since when."""
+        busy = [worker for worker in self._workers.values() if worker.running]
+        return {next(iter(worker.running)): worker.begun for worker in busy}
+
     def pump(self, worker: Worker) -> None:
         """Give the worker what it is to do next; if there is nothing, it is idle."""
         if worker.retiring:
@@ -115,6 +120,7 @@ class Loop:
         only just got to this is looked at again in a moment.
         """
         head = next(iter(worker.running)) == call.number
+        call.started = worker.begun if head else None
         if head and time.monotonic() - worker.begun > _STUCK_S:
             self.doom(worker)
         elif len(worker.running) > 1 and not worker.recalled:
@@ -256,6 +262,7 @@ class Loop:
         found: Answered = []
         running, shape, size = worker.running, worker.shape, wire.ANSWER.size
         unpack, load_s, seconds = wire.ANSWER.unpack_from, worker.load_s, 0.0
+        now = time.monotonic()
         taken_back: list[Call] = []
         for body in bodies:
             offset, end = 0, len(body)
@@ -273,9 +280,10 @@ class Loop:
                     taken_back.append(call)
                     continue
                 call.function.took(seconds)
+                call.started, call.ended = now - seconds, now
                 found.append((call, how, data))
         worker.load_s = load_s if running else 0.0
-        worker.begun = time.monotonic()
+        worker.begun = now
         if found:
             shape.took(seconds)
             worker.clears_up = found[-1][1] == wire.FILE
@@ -314,6 +322,7 @@ class Loop:
         self._pool.settle(answered, worker)
         self._folder.remove_those_of(f"w{worker.number}", paths_held())
         if call is not None:
+            call.started = worker.begun
             self._pool.lost(worker, call)
         self._pool.look_for_more()
 
@@ -335,6 +344,9 @@ class Loop:
                         or any(one is not shape for one in starving)
                     ):
                         self.retire(worker)
+            for worker in list(self._workers.values()):
+                if worker.retiring and worker.running and not worker.doomed:
+                    self._check_running(worker, now, late)  # it is in no shape any more
             if starving:
                 self._make_room(starving[0], shapes, now)
             short = any(one.waiting or one.asked for one in shapes)
@@ -349,6 +361,7 @@ class Loop:
         if call.limit_s is not None:
             if ran_s >= call.limit_s:
                 late.append(call)
+                call.started = worker.begun
                 self.doom(worker)
                 return
             self._alarm = min(self._alarm, worker.begun + call.limit_s)

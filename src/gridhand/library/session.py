@@ -38,6 +38,7 @@ class Session:
         self._before: str | None = None
         self._held: set[str] = set()
         self._jobs: set[str] = set()
+        self._runs: set[str] = set()
         self._failure: GridError | None = None
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
@@ -58,6 +59,21 @@ class Session:
                 late = unavailable("the controller did not open a session in time")
                 raise self._failure if arrived and self._failure else late
             return self._id
+
+    @property
+    def id(self) -> str | None:
+        """None while it is not connected."""
+        return self._id
+
+    def report_on(self, run: str) -> None:
+        """Have the open calls of this run end with the session."""
+        with self._changing:
+            self._runs.add(run)
+
+    def reported(self, run: str) -> None:
+        """There is no more to say of it."""
+        with self._changing:
+            self._runs.discard(run)
 
     def hold(self, id: str) -> None:
         with self._changing:
@@ -144,8 +160,9 @@ class Session:
 
     def _had(self) -> dict[str, Any]:
         with self._changing:
-            held, jobs = sorted(self._held), sorted(self._jobs)
-        return {"session": self._before, "held": held, "jobs": jobs}
+            held, jobs, runs = map(sorted, (self._held, self._jobs, self._runs))
+        had = {"session": self._before, "held": held, "jobs": jobs}
+        return {**had, "runs": runs} if runs else had
 
     def _connected(self, told: dict[str, Any]) -> None:
         with self._changing:

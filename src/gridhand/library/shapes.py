@@ -20,6 +20,7 @@ from gridhand.core.requests import Request
 from gridhand.worker import wire
 
 if TYPE_CHECKING:
+    from gridhand.library.callnotes import Notes, Said
     from gridhand.library.functions import Function
 
 AHEAD = 64
@@ -43,8 +44,8 @@ class Call:
     """One call, as bytes, from when it is submitted until its future is settled."""
 
     __slots__ = (
-        "data", "expected", "function", "future", "kept", "kind", "limit_s", "name", "number",
-        "shape",
+        "data", "ended", "expected", "function", "future", "kept", "kind", "limit_s", "name",
+        "number", "shape", "started", "submitted", "told", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -66,11 +67,18 @@ class Call:
         self.kept = kept  # its arguments: among them may be values whose files it needs
         self.expected = 0.0
         self.shape: Shape
+        self.worker: Worker | None = None  # whom it was given to
+        self.submitted = time.monotonic()
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.told: Said | None = None  # what was last reported of it
 
     def over(self) -> None:
-        """Nobody needs what it was given any more."""
-        self.kept = self.future.call = None
-        self.data = b""
+        """Nobody needs what it was given any more. How it ended is noted."""
+        if self.kept is not None:
+            self.kept = self.future.call = None
+            self.data = b""
+            self.shape.notes.end(self)
 
 
 class Worker:
@@ -126,6 +134,7 @@ class Shape:
         self,
         number: int,
         request: Request,
+        notes: Notes,
         setup: bytes | None = None,
         most: int | None = None,
         held: str = "",
@@ -133,6 +142,7 @@ class Shape:
     ) -> None:
         self.number = number
         self.request = request
+        self.notes = notes
         self.held = held  # the id of what is held for these calls already
         self.apart = apart
         self.alone = bool(held or apart)  # once these calls are over nobody needs its workers
@@ -172,6 +182,7 @@ class Shape:
                 call.over()  # it was cancelled while it waited
                 continue
             call.expected = expected
+            call.worker = worker
             load_s += expected
             taken.append(call)
             running[call.number] = call
@@ -182,6 +193,7 @@ class Shape:
         """To be called first of all: these were given to a worker, and not begun."""
         for call in reversed(calls):
             _revert(call.future)
+            call.worker = None
             self.waiting.appendleft(call)
 
     def forget_cancelled(self) -> None:
@@ -257,7 +269,15 @@ def force_cancel(future: Future[Any]) -> bool:
     return True
 
 
-def fits_within(asked: Request, held: Mapping[str, int]) -> bool:
-    """Whether a slot that holds so much could run such a call itself."""
+def lacking(asked: Request, held: Mapping[str, int]) -> dict[str, int] | None:
+    """What a slot that holds so much needs besides to run such a call itself; None if it cannot.
+
+    Not more of what it has: that is its limit. And no devices, which its process does not see.
+    """
     parts = asked.resources.parts()
-    return all(held.get(name, 0) >= amount for name, amount in parts.items())
+    besides = {name: amount for name, amount in parts.items() if name not in held}
+    enough = all(held[name] >= parts[name] for name in parts if name in held)
+    devices = asked.gpu is not None and any(
+        name not in held for name in asked.gpu.resources().parts()
+    )
+    return besides if enough and not devices else None

@@ -75,7 +75,7 @@ class Slots:
         self._owner = owner
         self._folder = folder
         self._children = Children(folder)
-        self._nested = Nested(pool)
+        self._nested = Nested(pool, remote, owner)
         self._woken = threading.Event()
         self._lost: list[Lost] = []
         self._unwanted: list[str] = []

@@ -153,7 +153,8 @@ def _condition(one: Any) -> Facts:
 
 
 def job_id(job: Any) -> str:
-    id = job if isinstance(job, str) else getattr(job, "id", None)
+    id = str(job) if type(job) is int else job
+    id = id if isinstance(id, str) else getattr(job, "id", None)
     if not isinstance(id, str) or not id:
         raise InvalidInput("job", job, "a job or its id")
     return id

@@ -243,6 +243,8 @@ class _Waiting:
         self._wanted = task, future, args, kwargs
         self._left = len(needed)
         self._lock = threading.Lock()
+        # What another kind of caller has kept, in threads or in processes, ours could not read.
+        self._foreign = any(type(one._caller) is not type(future._caller) for one in needed)
         for one in needed:
             one.add_done_callback(self._done)
 
@@ -260,12 +262,17 @@ class _Waiting:
         elif not self._left and not wanted[1].done():
             self._start(*wanted)
 
-    @staticmethod
     def _start(
-        task: Task[Any, Any], future: TaskFuture[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        task: Task[Any, Any],
+        future: TaskFuture[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         nested = isinstance(future._caller, Pool)
         try:
+            if self._foreign:
+                args, kwargs = with_values(args), with_values(kwargs)
             values = tuple(_given(one, nested) for one in args)
             task._start(future, values, {name: _given(kwargs[name], nested) for name in kwargs})
         except Exception as refused:  # the grid was closed meanwhile
@@ -349,7 +356,17 @@ def _fail(future: TaskFuture[Any], error: BaseException) -> None:
 
 
 @overload
-def task(code: Callable[P, R], /) -> Task[P, R]: ...
+def task(
+    code: Callable[P, R],
+    /,
+    *,
+    retries: int = 0,
+    timeout: float | None = None,
+    name: str | None = None,
+    grid: HasCaller | None = None,
+    detach: bool = False,
+    **named: Any,
+) -> Task[P, R]: ...
 
 
 @overload
@@ -389,8 +406,8 @@ def task(
     >>> double(21)
     42
     """
-    if callable(resources) and not isinstance(resources, Mapping):
-        return Task(resources, Options())
-    options = Options(resources, named, retries, timeout, name, grid, detach).checked()
-    read_work(resources, named)  # what is wrong with it is told here, not where it is used
-    return lambda code: Task(code, options)
+    code = resources if callable(resources) and not isinstance(resources, Mapping) else None
+    asked = None if code is not None else resources
+    options = Options(asked, named, retries, timeout, name, grid, detach).checked()
+    read_work(asked, named)  # what is wrong with it is told here, not where it is used
+    return Task(code, options) if code is not None else lambda code: Task(code, options)

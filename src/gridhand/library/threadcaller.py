@@ -31,7 +31,7 @@ from gridhand.core.errors import (
 from gridhand.core.ledger import Terms
 from gridhand.library.caller import FunctionCall, Returned
 from gridhand.library.crew import Alarms, Crew
-from gridhand.library.shapes import force_cancel
+from gridhand.library.shapes import force_cancel, lacking
 
 if TYPE_CHECKING:
     from gridhand.controller.embedded import Embedded
@@ -44,6 +44,7 @@ MOST_PLAIN = 64  # calls at a time of those that need nothing, and so would neve
 _WAIT_MS = 3_600_000  # after which it is asked again
 _PATIENCE_S = 1.0  # for threads to end when the caller is closed
 _TRIES = 5
+_MOMENT_S = 0.1  # after which a call that another made is run in what that one holds
 
 
 class Kept:
@@ -79,12 +80,27 @@ class _Open(Future[Returned]):
         self.call = call
         self.at = _At.WAITING
         self.holds: Allocation | None = None
+        self.lent: _Open | None = None  # whose call made this one, and has what it runs in
+        self.lending = 0  # how many run in what this one holds
+        self.outlived = False  # by some of them, the last of which gives it back
 
     @property
     def plain(self) -> bool:
         """Whether there is nothing to be held for it."""
         request = self.call.request
-        return bool(self.call.held) or not (request.amounts or request.gpu)
+        within = self.call.held or self.lent
+        return bool(within) or not (request.amounts or request.gpu)
+
+    @property
+    def node(self) -> str:
+        within = self.holds or (self.lent and self.lent.holds)
+        return (within.node if within else self.call.request.node) or ""
+
+    @property
+    def held(self) -> str:
+        """The id of what it runs in."""
+        within = self.holds or (self.lent and self.lent.holds)
+        return within.id if within else self.call.held
 
     def cancel(self) -> bool:
         return self.caller.left(self)
@@ -146,12 +162,33 @@ class ThreadCaller:
         self._open[one] = None
         if not one.plain:
             self._lines.setdefault(one.call.request, _Line(self)).waiting[one] = None
-        elif getattr(self._here, "working", False):
+            if (made_by := getattr(self._here, "call", None)) is not None:
+                self._alarms.after(_MOMENT_S, lambda: self._lend(one, made_by))
+        elif getattr(self._here, "call", None) is not None:
             # A thread of ours may wait for it, and must not keep it from running.
             self._begin(one)
         else:
             self._plain[one] = None
             self._begin_plain()
+
+    def _lend(self, one: _Open, made_by: _Open) -> None:
+        """Run it in what the call that made it holds, if it has found no room meanwhile.
+
+        That one may wait for it, and there might never be any.
+        """
+        giver = made_by.lent or made_by
+        with self._lock:
+            if one.at is not _At.WAITING or made_by.at is _At.OVER or giver.holds is None:
+                return
+            if lacking(one.call.request, giver.holds.resources.parts()) != {}:
+                return
+            line = self._lines.get(one.call.request)
+            if line is None or line.waiting.pop(one, self) is self:
+                return
+            one.lent = giver
+            giver.lending += 1
+            self._begin(one)
+        self._ask()
 
     def stop(self, call: Future[Returned]) -> None:
         if not isinstance(call, _Open) or call.done():
@@ -307,7 +344,7 @@ class ThreadCaller:
         self._crew.run(lambda: self._work(one))
 
     def _work(self, one: _Open) -> None:
-        self._here.working = True
+        self._here.call = one
         call = one.call
         if call.time_limit_s is not None:
             limit_s = call.time_limit_s
@@ -334,15 +371,22 @@ class ThreadCaller:
                 self._begin_plain()
             else:
                 self._running -= 1
+            last = one.lent is not None and self._returned(one.lent)
+        if last and one.lent is not None and one.lent.holds is not None:
+            with suppress(GridError):
+                self._release(one.lent.holds)
         if wanted:
-            node = one.holds.node if one.holds else one.call.request.node
-            held = one.holds.id if one.holds else one.call.held
             with suppress(InvalidStateError):
                 if error is None:
-                    one.set_result(Returned(Kept(value), node or "", held))
+                    one.set_result(Returned(Kept(value), one.node, one.held))
                 else:
                     one.set_exception(error)
         self._ask()
+
+    def _returned(self, giver: _Open) -> bool:
+        """Whether the last of those that ran in what it holds has ended, and it has, too."""
+        giver.lending -= 1
+        return giver.outlived and not giver.lending
 
     def _late(self, one: _Open, limit_s: float) -> None:
         with self._lock:
@@ -363,6 +407,10 @@ class ThreadCaller:
 
     def _give_back(self, one: _Open) -> None:
         """Release what it held; an error if that was lost meanwhile, and so the call with it."""
+        with self._lock:
+            one.outlived = one.lending > 0
+        if one.outlived:
+            return
         if one.holds is None:
             self._check(one.call)
         elif self._release(one.holds).state is State.LOST:

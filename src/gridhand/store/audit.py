@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, RowMapping, create_engine, func, inspect, or_, select
+from sqlalchemy import Connection, RowMapping, create_engine, func, inspect, or_, select, tuple_
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from gridhand.core.check import (
     Violation,
+    check_call,
     check_ended_job,
     check_history,
     check_state,
@@ -55,6 +56,8 @@ class Audit:
     events: int
     violations: list[Violation]
     moved_to: str | None = None
+    open_calls: int = 0
+    ended_calls: int = 0
 
 
 def audit(url: str, progress: Progress = lambda done, all: None) -> Audit:
@@ -84,6 +87,7 @@ def _audit(url: str, connection: Connection, progress: Progress, found: list[Vio
     found += same_state(replay(_events(connection, progress, total), initial), state)
     if _has_jobs(connection):
         found += _check_ended(connection, ended)
+    open_calls, ended_calls = _check_calls(connection, found)
     live = len(state["allocations"])
     return Audit(
         url=url,
@@ -97,6 +101,8 @@ def _audit(url: str, connection: Connection, progress: Progress, found: list[Vio
         events=total,
         violations=found,
         moved_to=meta["moved_to"],
+        open_calls=open_calls,
+        ended_calls=ended_calls,
     )
 
 
@@ -205,6 +211,23 @@ def _check_ended(connection: Connection, ended: int) -> list[Violation]:
     if told != ended:
         found.append(Violation("I7", "jobs", f"{ended} have ended, but {told} events say so"))
     return found
+
+
+def _check_calls(connection: Connection, found: list[Violation]) -> tuple[int, int]:
+    """How many calls are open, and have ended; what is wrong with them is added to `found`."""
+    if _version(connection) < 3:  # it was written by a version that knew none
+        return 0, 0
+    table, still, over = schema.calls, 0, 0
+    key = tuple_(table.c.run, table.c.number)
+    query = select(table).order_by(table.c.run, table.c.number).limit(_CHUNK)
+    some = connection.execute(query).mappings().all()
+    while some:
+        for row in some:
+            found += check_call(dict(row))
+            still, over = still + (row["open"] is not None), over + (row["open"] is None)
+        last = tuple_(some[-1]["run"], some[-1]["number"])
+        some = connection.execute(query.where(key > last)).mappings().all()
+    return still, over
 
 
 def _parsed(row: RowMapping) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from gridhand.core.allocations import Allocation
+from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import StoreUnavailable
 from gridhand.core.jobs import Job
 from gridhand.core.ledger import Change
 from gridhand.core.nodes import Node
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 # A change, the owner who asked for it, and the op id. The keeper's own doing has no owner.
@@ -144,6 +145,39 @@ class Store(Protocol):
         What they led to moves into the checkpoint first, so that what is kept can still be
         replayed. Closed allocations and ended jobs go with their last event; operations by their
         own age, which is that of the events unless `answered_before` says otherwise.
+        """
+
+    # ---- calls: beside the ledger, so no batch and no event has them
+
+    def write_calls(self, calls: Sequence[CallRecord]) -> None:
+        """Write all of them or none: new ones, and what is new of those that are open.
+
+        One that has ended stays as it is. `NotYours` if a run is another owner's.
+        """
+
+    def lose_calls(self, owner: str, run: str, *, at: int, why: str, most: int) -> int:
+        """End what is open of a run as lost, at most so many; say how many there were."""
+
+    def find_call(self, run: str, number: int) -> CallRecord | None: ...
+
+    def calls(
+        self,
+        *,
+        states: Sequence[str] = (),
+        name: str | None = None,
+        run: str | None = None,
+        owner: str | None = None,
+        limit: int = 100,
+    ) -> list[CallRecord]:
+        """Those that are open, the newest first; then those that ended, the latest first."""
+
+    def open_runs(self) -> list[tuple[str, str]]:
+        """The owner and the run of all that have open calls."""
+
+    def forget_calls(self, *, before: int, keep: int, most: int) -> bool:
+        """Forget calls that ended before a time, and the oldest where there are more than `keep`.
+
+        At most so many; says whether there may be more to forget.
         """
 
     def close(self) -> None: ...

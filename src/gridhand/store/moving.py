@@ -24,6 +24,7 @@ _TABLES = (
     schema.nodes,
     schema.allocations,
     schema.jobs,
+    schema.calls,
     schema.events,
     schema.operations,
     schema.checkpoint,

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import String, create_engine, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError, PendingRollbackError
@@ -35,6 +35,7 @@ from gridhand.core.errors import (
 from gridhand.store import schema
 from gridhand.store.base import Batch, Opening, OutcomeUnknown
 from gridhand.store.batches import Row
+from gridhand.store.callstore import upsert
 from gridhand.store.ownership import Taking
 from gridhand.store.sql import STATEMENTS, SqlStore
 
@@ -253,6 +254,10 @@ class PostgresStore(SqlStore):
             for row in many:
                 copy.write_row(row)
 
+    def _put_calls(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self._raw.execute(_PUT_CALLS, [list(column) for column in zip(*rows, strict=True)])
+
     def _close(self, state: str, numbers: list[int]) -> int:
         return self._raw.execute(
             "UPDATE allocations SET state = %s, live_node = NULL"
@@ -261,6 +266,15 @@ class PostgresStore(SqlStore):
         ).rowcount
 
 
+# COPY could not leave alone what has ended; arrays are as good as it.
+_PUT_CALLS: Any = upsert(
+    "SELECT * FROM unnest("
+    + ", ".join(
+        "%s::text[]" if isinstance(column.type, String) else "%s::bigint[]"
+        for column in schema.calls.c
+    )
+    + ")"
+)
 _HOLDS_IT = (
     " locktype = 'advisory' AND granted AND database ="
     " (SELECT oid FROM pg_database WHERE datname = current_database())"

@@ -3,7 +3,8 @@
 Amounts are kept as JSON with the names in order and no spaces, so a negative one always shows as
 `":-`, which no name can contain. `live_node` is the node of a live allocation and null afterwards:
 the foreign key and the uniqueness of holders then concern the living alone, and history may name
-nodes that are gone. `open` is 1 of a job that is not over and null afterwards, likewise.
+nodes that are gone. `open` is 1 of a job that is not over and null afterwards, likewise; and of a
+call. Calls are history beside the ledger: no event tells of them, and nothing is counted from them.
 """
 
 from __future__ import annotations
@@ -178,6 +179,72 @@ Index(
     jobs.c.owner,
     jobs.c.state,
     jobs.c.number,
+    sqlite_where=_ENDED,
+    postgresql_where=_ENDED,
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("run", String, primary_key=True),
+    Column("number", _Big, primary_key=True, autoincrement=False),
+    Column("owner", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("open", Integer, nullable=True),
+    Column("node", String, nullable=True),
+    Column("job", String, nullable=True),
+    Column("allocation", String, nullable=True),
+    Column("submitted", _Big, nullable=False),
+    Column("started", _Big, nullable=True),
+    Column("ended", _Big, nullable=True),
+    Column("error", Text, nullable=True),
+    CheckConstraint(
+        "(open IS NOT NULL AND open = 1 AND state IN ('queued', 'running') AND ended IS NULL)"
+        " OR (open IS NULL AND state IN ('succeeded', 'failed', 'cancelled', 'lost')"
+        " AND ended IS NOT NULL)",
+        name="open_until_ended",
+    ),
+    CheckConstraint(
+        "started IS NOT NULL OR state NOT IN ('running', 'succeeded')", name="what_ran_has_begun"
+    ),
+    CheckConstraint(
+        "(error IS NOT NULL) = (state IN ('failed', 'lost'))", name="what_failed_says_why"
+    ),
+    CheckConstraint(
+        "number >= 1 AND submitted >= 0 AND (started IS NULL OR started >= submitted)"
+        " AND (ended IS NULL OR (ended >= submitted AND (started IS NULL OR ended >= started)))",
+        name="times_and_numbers_are_sane",
+    ),
+    # There are many, and they are short: one tree to write to instead of two.
+    sqlite_with_rowid=False,
+)
+Index(
+    "open_calls",
+    calls.c.open,
+    calls.c.submitted,
+    calls.c.number,
+    sqlite_where=_OPEN,
+    postgresql_where=_OPEN,
+)
+# From the end of each the latest are read, and from its beginning the oldest are forgotten. With
+# `open` in it those are counted and found without a look at the table.
+Index(
+    "ended_calls",
+    calls.c.owner,
+    calls.c.state,
+    calls.c.ended,
+    calls.c.number,
+    calls.c.open,
+    sqlite_where=_ENDED,
+    postgresql_where=_ENDED,
+)
+Index(
+    "ended_calls_by_name",
+    calls.c.name,
+    calls.c.state,
+    calls.c.ended,
+    calls.c.number,
     sqlite_where=_ENDED,
     postgresql_where=_ENDED,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -45,13 +45,14 @@ from gridhand.store.base import (
     OutcomeUnknown,
 )
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
+from gridhand.store.callstore import CallStore
 from gridhand.store.jobqueries import by_ids, newest
 from gridhand.store.jobrows import Jobs
 from gridhand.store.ownership import Identity, Taking
 from gridhand.store.pruning import chunks, forget, left_to_forget
 
-_allocations, _events, _jobs, _meta, _nodes = (
-    schema.allocations, schema.events, schema.jobs, schema.meta, schema.nodes
+_allocations, _calls, _events, _jobs, _meta, _nodes = (
+    schema.allocations, schema.calls, schema.events, schema.jobs, schema.meta, schema.nodes
 )  # fmt: skip
 
 _change = (
@@ -92,6 +93,9 @@ STATEMENTS: dict[str, UpdateBase] = {
     "drop_node": delete(_nodes).where(_nodes.c.name == bindparam("which")),
     "insert_node": insert(_nodes),
     "insert_job": insert(_jobs),
+    "forget_call": delete(_calls).where(
+        _calls.c.run == bindparam("of"), _calls.c.number == bindparam("which")
+    ),
     # What indexes are made of is not even named where it stays: naming it costs.
     "change_job": _change_job,
     "end_job": _change_job.values(
@@ -100,7 +104,7 @@ STATEMENTS: dict[str, UpdateBase] = {
 }
 
 
-class SqlStore(ABC):
+class SqlStore(CallStore):
     """A store on an SQLAlchemy connection. What differs between databases is abstract here."""
 
     url: str
@@ -172,7 +176,7 @@ class SqlStore(ABC):
     def relieve(self) -> bool:
         return False
 
-    def _make_durable(self) -> None:  # noqa: B027 - most have nothing to do
+    def _make_durable(self) -> None:
         """Sync what a lost commit may have left unsynced, where reconnecting does not."""
 
     def _begin_epoch(self) -> Opening:

@@ -26,6 +26,7 @@ from gridhand.core.errors import StoreDamaged, StoreError, StoreFenced, StoreFul
 from gridhand.store import schema
 from gridhand.store.base import Batch, Opening, OutcomeUnknown
 from gridhand.store.batches import Row
+from gridhand.store.callstore import COLUMNS, upsert
 from gridhand.store.ownership import OwnerLock, Taking, fill_reserve, open_private
 from gridhand.store.sql import STATEMENTS, SqlStore
 
@@ -87,7 +88,7 @@ class SqliteStore(SqlStore):
     def commit(self, batch: Batch) -> None:
         self._refuse_if_damaged()
         if self._relieved:
-            self._refill_first(batch)
+            self._refill_first(more=any(change.before is None for change, _, _ in batch.entries))
         super().commit(batch)
         if self._path and time.monotonic() > self._next_care:
             self._next_care = time.monotonic() + _REFILL_S
@@ -105,10 +106,10 @@ class SqliteStore(SqlStore):
                     size // 10**6,
                 )
 
-    def _refill_first(self, batch: Batch) -> None:
+    def _refill_first(self, *, more: bool) -> None:
         """The reserve has been spent: nothing new is written until it is there again."""
         self._relieved = not fill_reserve(Path(f"{self._path}.reserve"), _RESERVE)
-        if self._relieved and any(change.before is None for change, _, _ in batch.entries):
+        if self._relieved and more:
             raise StoreFull("the disk is full, and its last space is kept for releasing")
 
     def relieve(self) -> bool:
@@ -124,6 +125,11 @@ class SqliteStore(SqlStore):
     def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
         self._refuse_if_damaged()
         return super().prune(before=before, most=most, answered_before=answered_before)
+
+    def _check_writable(self, *, more: bool) -> None:
+        self._refuse_if_damaged()
+        if self._relieved:
+            self._refill_first(more=more)
 
     def close(self) -> None:
         self._disconnect()
@@ -264,6 +270,10 @@ class SqliteStore(SqlStore):
             statement = self._compiled_many[name, len(some)]
             self._raw.execute(statement, tuple(chain.from_iterable(some)))
 
+    def _put_calls(self, rows: Sequence[Row]) -> None:
+        for some in _in_sizes(rows):
+            self._raw.execute(_PUT_CALLS[len(some)], tuple(chain.from_iterable(some)))
+
     def _close(self, state: str, numbers: list[int]) -> int:
         closed = 0
         for some in _in_sizes(numbers):
@@ -290,6 +300,9 @@ _CLOSE = {
     f" WHERE live_node IS NOT NULL AND number IN ({', '.join('?' * size)})"
     for size in _SIZES
 }
+
+_ONE_CALL = f"({', '.join('?' * len(COLUMNS))})"
+_PUT_CALLS = {size: upsert(f"VALUES {', '.join([_ONE_CALL] * size)}") for size in _SIZES}
 
 
 def _set_pragmas(connection: sqlite3.Connection, _: object) -> None:

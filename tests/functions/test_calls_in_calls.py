@@ -1,0 +1,87 @@
+"""Tasks that call tasks and wait for them, on a machine that is full of those who wait."""
+
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from gridhand import Grid, task
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(params=["processes", "in memory"])
+def either(request, tools):
+    if request.param == "in memory":
+        with Grid.in_memory() as grid:
+            grid.register_node("here", cpu=2, memory="2GB")
+            yield grid
+            tools.until(lambda: not grid.allocations())
+            assert grid.check() == []
+        return
+    with Grid() as grid:
+        yield grid
+    with Grid() as grid:
+        tools.until(lambda: not grid.allocations())
+        assert grid.check() == []
+
+
+@task
+def deep(left):
+    return 0 if not left else 1 + deep.submit(left - 1).result()
+
+
+@task
+def fibonacci(number):
+    if number < 2:
+        return number
+    both = [fibonacci.submit(number - 1), fibonacci.submit(number - 2)]
+    return sum(one.result() for one in both)
+
+
+@task(memory="100MB")
+def leaf(value):
+    return value
+
+
+@task
+def outer(value):
+    return leaf.submit(value).result()
+
+
+@task
+def leaves_one(seconds):
+    later.submit(seconds)
+    time.sleep(0.5)  # long enough for it to begin here
+
+
+@task
+def later(seconds):
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("cpu", [0.5, 1, 2])
+def test_they_may_go_as_deep_as_they_like(either, cpu):
+    assert deep.options(cpu=cpu).submit(6).result(60) == 6
+
+
+def test_and_as_wide(either):
+    assert [one.result(60) for one in [fibonacci.submit(5), fibonacci.submit(4)]] == [5, 3]
+
+
+def test_what_the_caller_has_no_limit_of_is_held_besides(tools):
+    with Grid() as grid:
+        cores = int(grid.nodes()[0].total["cpu"] // 10_000)
+        futures = [outer.submit(number) for number in range(cores)]
+        assert [one.result(60) for one in futures] == list(range(cores))
+        tools.until(lambda: not grid.allocations())
+
+
+def test_in_threads_what_is_lent_is_given_back_by_the_last_who_uses_it(tools):
+    with Grid.in_memory() as grid:
+        grid.register_node("here", cpu=1)
+        leaves_one.submit(2).result(30)
+        assert [str(one.resources) for one in grid.allocations()] == ["cpu=1"]
+        tools.until(lambda: not grid.allocations())
+        assert grid.check() == []
