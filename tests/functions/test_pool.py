@@ -326,6 +326,12 @@ def test_too_much_memory_is_told_with_limit_and_peak(pool, tools):
     assert tools.value(pool.submit(tools.call(add, 1, request=asked))) == 2
 
 
+def test_what_was_returned_before_does_not_use_up_the_memory_of_a_slot(pool, tools):
+    asked = Request.of(cpu=1, memory="400MB")
+    kept = [pool.submit(tools.call(np.ones, 12_500_000, request=asked)) for _ in range(8)]
+    assert [tools.value(one).sum() for one in kept] == [12_500_000] * 8
+
+
 # ---- limits, stopping and cancelling
 
 

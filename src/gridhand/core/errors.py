@@ -435,7 +435,13 @@ class OutOfMemory(WorkerLost):
     def __init__(
         self, name: str, because: str, limit_bytes: int | None, peak_bytes: int | None
     ) -> None:
-        super().__init__(name, "oom", because, hint="Ask for more memory, or do it in parts.")
+        super().__init__(
+            name,
+            "oom",
+            because,
+            hint="Ask for more memory, or do it in parts. It needs room for what it makes and for"
+            " what it returns, at once.",
+        )
         self.reason = "oom"
         self.limit_bytes = limit_bytes
         self.peak_bytes = peak_bytes

@@ -70,7 +70,7 @@ class Worker:
         sys.path[:] = path
         here.slot = slot
         self._box = Box(os.path.join(self._folders[0], f"w{number}"))
-        self._values = Folders(self._folders, f"w{number}")
+        self._values = Folders(self._folders, f"w{number}", slot["request"].get("memory"))
         threading.Thread(target=self._watch, name="gridhand-watch", daemon=True).start()
         if setup is not None:
             self._set_up(setup)

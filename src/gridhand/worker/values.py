@@ -6,6 +6,7 @@ are read: whoever maps a file sees it as it is, and gets pages of their own wher
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import itertools
@@ -20,6 +21,7 @@ from typing import Any
 from gridhand.worker.wire import FILE, INLINE, PARTS
 
 LARGE = 1 << 18
+_PART_OF_LIMIT = 4
 _ALIGNED = 64
 _HEAD = struct.Struct("<I")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM})
@@ -34,11 +36,11 @@ def dumps(value: Any, buffers: Buffers | None = None) -> bytes | memoryview:
 
     Large pieces are put into `buffers`, if there are any, and are not in the pickle then.
     """
-    import cloudpickle  # type: ignore[import-untyped]
+    from gridhand.worker.sharing import Pickler  # with cloudpickle, which not everybody needs
 
     file = io.BytesIO()
     keep = None if buffers is None else buffers.append
-    cloudpickle.Pickler(file, protocol=5, buffer_callback=keep).dump(value)
+    Pickler(file, protocol=5, buffer_callback=keep).dump(value)
     return file.getbuffer()
 
 
@@ -53,11 +55,16 @@ def dumps_known(value: Any, buffers: Buffers | None = None) -> bytes | memoryvie
 
 
 class Folders:
-    """Where large values are put, the first that has room for one."""
+    """Where large values are put, the first that has room for one.
 
-    def __init__(self, paths: Sequence[str], prefix: str) -> None:
+    Shared memory counts as memory of the process that wrote to it, for as long as the value is
+    kept. So one with a `limit` puts no more than a part of that there, and the rest on the disk.
+    """
+
+    def __init__(self, paths: Sequence[str], prefix: str, limit: int | None = None) -> None:
         self._paths = paths
         self._prefix = prefix
+        self._most = None if limit is None else limit // _PART_OF_LIMIT
         self._numbers = itertools.count(1)
 
     def pack(self, value: Any, dumps: Dumps) -> Packed:
@@ -76,12 +83,21 @@ class Folders:
         size = sum(len(part) + _ALIGNED for part in parts)
         for folder in self._paths[:-1]:
             try:
-                if _free(folder) > size + size // 8:
+                if _free(folder) > size + size // 8 and self._may_have(folder, size):
                     return self._write_in(folder, parts)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
         return self._write_in(self._paths[-1], parts)
+
+    def _may_have(self, folder: str, size: int) -> bool:
+        if self._most is None:
+            return True
+        mine = (one for one in os.scandir(folder) if one.name.startswith(f"{self._prefix}."))
+        for one in mine:
+            with contextlib.suppress(OSError):  # given up just now
+                size += one.stat().st_size
+        return size <= self._most
 
     def _write_in(self, folder: str, parts: Sequence[bytes | memoryview]) -> str:
         path = os.path.join(folder, f"{self._prefix}.{next(self._numbers)}")
