@@ -34,7 +34,7 @@ from gridhand.agent.wire import Connection
 _MOST_CLIENTS = 256
 _EVENT_ATTEMPTS = 500  # in one pushed line
 _RETRY_S = 0.25
-_TOGETHER_MS = 10  # ends are told together, where the next commands need not wait for that
+_TOGETHER_MS = 5  # ends are told together, where the next commands need not wait for that
 _LASTING_MS = 20  # who begins by himself is told of once that is worth a message
 _WORTH_COMPACTING = 16 << 10
 _OF_USE = 4000  # bytes for each attempt: several times what its lines take
