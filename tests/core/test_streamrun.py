@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridhand import Function, Graph, InvalidInput
-from gridhand.core.streamrun import StreamRun
+from gridhand import Function, Graph, InvalidInput, NotAssigned, Request, Resources
+from gridhand.core.streamrun import StreamRun, Workers, check_room
 
 
 def joined(**more):
@@ -191,3 +191,34 @@ def test_in_whatever_order_things_happen_each_item_comes_out_once_and_in_order(d
             values[one.id] = one.code(*(values[need] for need in one.args))
         expected = {id: values[id] for id in run.last}
         assert outcome.value == (expected if len(run.last) > 1 else expected[run.last[0]])
+
+
+#    what it shows                                workers of stages        nodes                           refused
+ROOM = {
+    "all fit":                                   (["cpu=1 x2"],            {"a": "cpu=2"},                 None),
+    "too many of one":                           (["cpu=1 x3"],            {"a": "cpu=2"},                 "f0: a: 3 workers need cpu=3, and it has cpu=2"),
+    "too many in sum":                           (["cpu=1", "cpu=2"],      {"a": "cpu=2"},                 "f0 with f1: a: 2 workers need cpu=3"),
+    "each is on one node":                       (["cpu=2 x2"],            {"a": "cpu=3", "b": "cpu=1"},   "f0: a: 2 workers need cpu=4, and it has cpu=3; b:"),
+    "nodes add up":                              (["cpu=2 x2", "cpu=1"],   {"a": "cpu=3", "b": "cpu=2"},   None),
+    "those that are to be on one node":          (["cpu=2 @a", "cpu=2 @a"], {"a": "cpu=3", "b": "cpu=9"},  "f0 with f1: a: 2 workers need cpu=4"),
+    "what costs nothing does not count":         (["x9", "cpu=2"],         {"a": "cpu=2"},                 None),
+    "what a node does not have":                 (["gpu=1"],               {"a": "cpu=2"},                 "f0: a: a worker needs gpu=1, and it has nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("stages", "nodes", "refused"), ROOM.values(), ids=ROOM)
+def test_room(stages, nodes, refused):
+    def workers(text):
+        words = text.split()
+        node = next((one[1:] for one in words if one[0] == "@"), None)
+        count = next((int(one[1:]) for one in words if one[0] == "x"), 1)
+        amounts = " ".join(one for one in words if "=" in one)
+        return Workers(Request(Resources.parse(amounts), node=node), count)
+
+    asked = {f"f{number}": workers(one) for number, one in enumerate(stages)}
+    there = {name: Resources.parse(has) for name, has in nodes.items()}
+    if refused is None:
+        check_room(asked, there)
+    else:
+        with pytest.raises(NotAssigned, match=f"^no room for {refused}"):
+            check_room(asked, there)

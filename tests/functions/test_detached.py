@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import cloudpickle
 import pytest
@@ -17,8 +18,8 @@ from gridhand import (
     CallTimeout,
     Grid,
     GridError,
+    GridExecutor,
     InvalidInput,
-    WorkerLost,
     task,
 )
 
@@ -110,9 +111,35 @@ def test_it_is_tried_again_ended_and_cancelled_as_jobs_are(grid, tmp_path, tools
     call = nap.submit(60)
     tools.until(lambda: call.state == "running")
     assert call.cancel()
-    with pytest.raises(WorkerLost, match="cancelled"):
+    with pytest.raises(CancelledError):
         call.result(20)
     assert not call.cancel()
+
+
+def test_it_can_be_awaited(grid, tools):
+    async def work():
+        assert await asyncio.gather(add.submit(1), add.submit(2)) == [2, 3]
+        call = nap.submit(60)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(call, 0.2)
+        assert not call.done()  # it goes on
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_it_is_no_argument_but_its_result_is(grid):
+    call, plain = add.submit(1), task(cpu=0.1)(lambda x: x)
+    for submit in (plain.submit, add.submit):
+        for given in (call, [call], {"a": (call,)}):
+            with pytest.raises(TypeError, match=r"detached call.* result\(\)"):
+                submit(given)
+    assert plain.submit(call.result(20)).result(20) == 2
+    with GridExecutor(cpu=0.1) as executor:
+        error = executor.submit(str, call).exception(20)
+    assert "give what its result() returns" in str(error)
 
 
 def test_only_ones_own_results_are_read(grid):

@@ -4,6 +4,7 @@ Each test quotes, or sums up, the sentence that it checks.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -194,6 +195,68 @@ def test_regardless_of_wait_the_program_does_not_exit_until_all_is_done(tmp_path
     (tmp_path / "program.py").write_text(PROGRAM)
     subprocess.run([sys.executable, "program.py"], cwd=tmp_path, timeout=60, check=True)
     assert (tmp_path / "left.txt").read_text() == "done"
+
+
+LONG = """
+import time
+from gridhand import GridExecutor
+def late(path):
+    open(path, "w").close()
+    time.sleep(100)
+def begun():
+    while not os.path.exists("begun"):
+        time.sleep(0.01)
+    print("begun", flush=True)
+import os
+"""
+INTERRUPTED = {
+    "inside of the block": """
+with GridExecutor(2, cpu=0.1) as executor:
+    futures = [executor.submit(late, "begun") for _ in range(10)]
+    begun()
+    futures[0].result()
+""",
+    "while it is left": """
+with GridExecutor(2, cpu=0.1) as executor:
+    futures = [executor.submit(late, "begun") for _ in range(10)]
+    begun()
+""",
+    "without a block": """
+executor = GridExecutor(2, cpu=0.1)
+futures = [executor.submit(late, "begun") for _ in range(10)]
+begun()
+futures[0].result()
+""",
+}
+
+
+@pytest.mark.parametrize("program", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_ctrl_c_ends_the_program_and_what_it_has_submitted(tmp_path, program, grid):
+    (tmp_path / "program.py").write_text(LONG + program)
+    words = [sys.executable, "program.py"]
+    running = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout.readline() == "begun\n"
+    time.sleep(0.2)  # for it to be where it waits
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == -signal.SIGINT
+    assert said.count("KeyboardInterrupt") == 1
+    assert not grid.allocations()
+
+
+def test_an_error_inside_of_the_block_waits_as_elsewhere(grid):
+    futures = []
+
+    def block():
+        with GridExecutor(cpu=0.1) as executor:
+            futures.append(executor.submit(nap, 0.3, 7))
+            fails()
+
+    with pytest.raises(LookupError):
+        block()
+    assert futures[0].result(0) == 7
 
 
 # ---- max_workers and initializer, as ProcessPoolExecutor has them

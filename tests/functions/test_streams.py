@@ -18,6 +18,8 @@ from gridhand import (
     Grid,
     GridClosed,
     NeverFits,
+    NotAssigned,
+    OutOfMemory,
 )
 
 
@@ -217,6 +219,17 @@ class TestStreams:
         with pytest.raises((FunctionFailed, NeverFits, GraphTimeout)):
             grid.stream(one(lambda x: x, cost={"cpu": 1000}), timeout=20)
 
+    def test_workers_that_can_never_be_there_at_once_are_refused_at_once(self, grid):
+        (node,) = grid.nodes()
+        cores = node.total["cpu"] // 10_000
+        begin = time.monotonic()
+        with pytest.raises(NotAssigned, match=rf"for f: .*: {cores + 1} workers need cpu="):
+            grid.stream(one(lambda x: x, cost={"cpu": 1}, parallelism=cores + 1))
+        graph = joined(cost={"cpu": cores})
+        with pytest.raises(NotAssigned, match=r"for double with triple.*need cpu=\d+\.25, and it"):
+            grid.stream(graph)
+        assert time.monotonic() - begin < 20
+
     def test_without_room_for_a_stage_it_gives_up_in_time_and_holds_nothing(self, grid):
         (status,) = grid.status().nodes
         cores = status.available["cpu"] // 10_000
@@ -272,6 +285,24 @@ def test_an_item_that_kills_every_worker_is_an_error_in_its_place(real_grid):
         found = list(stream.map(range(3)))
     assert [found[0], found[2]] == [0, 2]
     assert "again and again" in str(found[1])
+
+
+def test_items_that_run_out_of_memory_are_errors_in_their_places(real_grid):
+    def hungry(n):
+        return len(bytearray(10**9)) if n in (2, 3) else n
+
+    cost = {"cpu": 0.25, "memory": "120MB"}
+    with real_grid.stream(one(hungry, cost=cost)) as stream:
+        found = list(stream.map(range(6)))
+    assert [found[n] for n in (0, 1, 4, 5)] == [0, 1, 4, 5]
+    assert [type(error.__cause__) for error in found[2:4]] == [OutOfMemory] * 2
+
+
+def test_workers_that_die_before_they_are_ready_are_not_replaced_for_ever(real_grid):
+    begin = time.monotonic()
+    with pytest.raises(FunctionFailed, match="code 3"):
+        real_grid.stream(one(pairing(), init=lambda: os._exit(3), cost={"cpu": 0.25}), timeout=100)
+    assert time.monotonic() - begin < 60
 
 
 def test_large_values_go_from_stage_to_stage_and_leave_no_file(real_grid):

@@ -565,6 +565,8 @@ def test_a_function_may_be_given_with_what_it_needs():
     assert (made._options.retries, made._options.timeout) == (3, 5)
     with pytest.raises(InvalidInput):
         task(len, timeout=-4)
+    with pytest.raises(InvalidInput, match="resources: 5"):
+        task(5)
 
 
 def test_a_future_of_another_grid_arrives_as_what_it_stands_for():

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ import time
 import pytest
 
 from gridhand import Function, FunctionFailed, Grid
+from gridhand.library import graphprogress
+from gridhand.library.graphprogress import Progress
 
 
 @pytest.fixture
@@ -104,3 +107,40 @@ def test_without_a_terminal_nothing_is_drawn_unless_it_is_asked_for():
     assert run(0.1, "None", terminal=False) == ("", False)
     assert run(0.1, "False", terminal=True) == ("", False)
     assert run(30, "True", terminal=True)[1]
+
+
+def test_without_a_terminal_lines_are_printed_if_it_is_asked_for():
+    shown, loaded = run(30, "True", terminal=False)
+    first, last = shown.splitlines()
+    assert re.fullmatch(r"run r\w+: 0 of 3 done, \d running, \d waiting, 0:00", first)
+    assert re.fullmatch(r"run r\w+: 3 of 3 done, 0 running, 0 waiting, 0:0\d", last)
+    assert not loaded
+
+
+def test_a_line_comes_every_few_seconds(capsys):
+    lines = graphprogress.Lines()
+    for seconds in (0.0, 1.0, 4.9, 5.0, 6.0, 75.0, 76.0):
+        lines.tell(Progress("r1", int(seconds), 99, 1, 2, seconds))
+    lines.end()
+    shown = capsys.readouterr().err.splitlines()
+    assert [one.rsplit(" ", 1)[1] for one in shown] == ["0:00", "0:05", "1:15", "1:16"]
+    assert shown[1] == "run r1: 5 of 99 done, 1 running, 93 waiting, 2 retried, 0:05"
+
+
+def test_the_clock_of_the_bar_began_with_the_run():
+    bar = graphprogress.Bar(1.0)
+    bar.tell(Progress("r1", 1, 3, 1, 0, 75.0))
+    try:
+        (drawn,) = bar._bar.tasks
+        assert 75 <= drawn.elapsed < 80
+    finally:
+        bar.end()
+
+
+def test_what_waits_for_room_does_not_run(grid):
+    told = []
+    cost = {"cpu": 4}
+    functions = [Function(f"f{n}", time.sleep, extra_args=[0.5], cost=cost) for n in range(3)]
+    grid.execute(functions, progress=told.append)
+    assert max(one.running for one in told) == 1
+    assert {(1, 1, 1), (3, 0, 0)} <= {(one.done, one.running, one.waiting) for one in told}

@@ -8,13 +8,14 @@ they were pushed, however they overtook each other on the way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gridhand.core.errors import InvalidInput
+from gridhand.core.errors import InvalidInput, NotAssigned
 from gridhand.core.graph import Graph
 from gridhand.core.inline import Plan, plan
-from gridhand.core.resources import nearest_name
+from gridhand.core.requests import Request
+from gridhand.core.resources import Resources, nearest_name
 
 
 class Ready(NamedTuple):
@@ -157,3 +158,61 @@ class StreamRun:
                 if self._join_timeout_s is not None:
                     self._joins.append((now + self._join_timeout_s, number, stage))
         return ready
+
+
+# ---- whether there could ever be room for it
+
+
+class Workers(NamedTuple):
+    """So many workers of a stage, and what each of them holds."""
+
+    asked: Request
+    number: int
+
+
+def check_room(stages: Mapping[str, Workers], nodes: Mapping[str, Resources]) -> None:
+    """Raise if not all workers could be there at once, even if all nodes were empty.
+
+    Only what adds up is looked at, stage by stage and in sum: who passes may still have to wait.
+    """
+    stages = {id: one for id, one in stages.items() if one.asked.resources}
+    crowds = [[id] for id in stages]
+    crowds += [[id for id, one in stages.items() if one.asked.node == name] for name in nodes]
+    crowds.append(list(stages))
+    for ids in crowds:
+        there = {stages[id].asked.node for id in ids}
+        (only,) = there if len(there) == 1 else (None,)
+        permitted = nodes if only is None else {only: nodes[only]}
+        crowd = [stages[id] for id in ids]
+        needed = _summed((one.asked.resources, one.number) for one in crowd)
+        has = _summed((one, 1) for one in permitted.values())
+        if needed.fits_in(has) and (len(ids) > 1 or all(_fit(one, permitted) for one in crowd)):
+            continue
+        count = sum(one.number for one in crowd)
+        workers = f"{count} workers need" if count > 1 else "a worker needs"
+        why = {
+            name: [f"{workers} {needed}, and it has {_of(total, needed)}"]
+            for name, total in permitted.items()
+        }
+        error = NotAssigned({tuple(ids): why})
+        error.hint = "Give its functions less cost or parallelism, or add nodes."
+        raise error
+
+
+def _fit(workers: Workers, nodes: Mapping[str, Resources]) -> bool:
+    """Whether the nodes could hold that many of them, when each is on one node."""
+    asked = workers.asked.resources.parts()
+    most = [min(total[name] // asked[name] for name in asked) for total in nodes.values()]
+    return sum(most) >= workers.number
+
+
+def _summed(given: Iterable[tuple[Resources, int]]) -> Resources:
+    parts: dict[str, int] = {}
+    for one, count in given:
+        for name, amount in one.parts().items():
+            parts[name] = parts.get(name, 0) + amount * count
+    return Resources(parts)
+
+
+def _of(total: Resources, names: Resources) -> str:
+    return str(Resources({name: total[name] for name in names}))

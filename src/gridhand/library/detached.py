@@ -13,16 +13,18 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Generator
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from gridhand.core.errors import CallFailed, GridError, InvalidInput
 from gridhand.home import Home
 from gridhand.library.children import program
 from gridhand.library.functions import unsendable
-from gridhand.library.jobs import Job
+from gridhand.library.jobs import Job, pauses
 from gridhand.library.slots import NAMED, how_ended
 from gridhand.library.submitting import Submitting, submission, with_jobs
-from gridhand.library.taskfuture import with_values
+from gridhand.library.taskfuture import NoArgument, with_values
 from gridhand.worker import once
 from gridhand.worker.failing import raised
 from gridhand.worker.values import dumps
@@ -35,7 +37,7 @@ _KEPT_S = 30 * 86_400
 _ONCE = "--once"
 
 
-class DetachedCall:
+class DetachedCall(NoArgument):
     """A call that goes on without this program. Its `id` is all that is needed to find it again."""
 
     def __init__(self, job: Job) -> None:
@@ -61,6 +63,25 @@ class DetachedCall:
         """What the function returned, or the error it met, once it has ended."""
         return result_of(self.job.wait(timeout))
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        """The same. Whoever awaits it and is cancelled leaves the call as it is."""
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
+        import asyncio
+
+        for pause in pauses():
+            if await asyncio.to_thread(self.done):
+                break
+            await asyncio.sleep(pause)
+        try:
+            return await asyncio.to_thread(self.result)
+        except CancelledError as error:
+            raise asyncio.CancelledError(*error.args) from None
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be sent: give what its result() returns, or its id")
+
     def __repr__(self) -> str:
         return f"<detached call, job {self.id} {self.job.state}>"
 
@@ -71,9 +92,10 @@ def submit_detached(
     """Values of other tasks are waited for, and written down with the call."""
     remote = with_jobs(grid._backend)
     name, options = task._name, task._options
+    values = with_values(args), with_values(kwargs)
     try:
         code = bytes(dumps(task._to_send()))
-        arguments = bytes(dumps((with_values(args), with_values(kwargs))))
+        arguments = bytes(dumps(values))
     except GridError:
         raise
     except Exception as error:
@@ -104,6 +126,8 @@ def result_of(job: Job) -> Any:
     try:
         how, data = once.read_result(os.path.dirname(file))
     except FileNotFoundError:
+        if job.state == "cancelled":
+            raise CancelledError(f"job {job.id} was cancelled") from None
         raise how_ended(job.name or "", job.facts) from None
     if how == once.RETURNED:
         return pickle.loads(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from functools import partial
 from time import monotonic
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from gridhand.core.errors import InvalidInput
@@ -122,9 +124,34 @@ class GridExecutor(Executor):
             for future in left:
                 future.cancel()
         if wait:
-            for future in left:
-                with suppress(CancelledError):
-                    Future.exception(future)
+            try:
+                for future in left:
+                    with suppress(CancelledError):
+                        Future.exception(future)
+            except KeyboardInterrupt:
+                self._stop()
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        """Wait for what was submitted. Ctrl-C ends it, also what runs: its processes are not of
+        this terminal, and would not hear of that by themselves.
+        """
+        if kind is not None and not issubclass(kind, Exception | SystemExit):
+            self._stop()
+        self.shutdown()
+
+    def _stop(self) -> None:
+        """Take back what has not begun, and end what runs."""
+        with self._lock:
+            self._shut = True
+            left = list(self._open)
+        for future in left:
+            future.cancel()
+        for future in left:
+            if isinstance(future, TaskFuture):
+                future.stop()
 
     def _over(self, future: Future[Any]) -> None:
         with self._lock:
@@ -162,9 +189,16 @@ _executors: weakref.WeakSet[GridExecutor] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """A program that ends waits for what it has submitted, as with the executors of Python."""
+    """A program that ends waits for what it has submitted, as with the executors of Python.
+
+    One that is ended by Ctrl-C does not: it would have to be pressed twice.
+    """
+    last: object = getattr(sys, "last_type", None)
+    interrupted = last is KeyboardInterrupt and not hasattr(sys, "ps1")
     for executor in list(_executors):
         if executor._pid == os.getpid():  # those of the process we were forked from are not ours
+            if interrupted:
+                executor._stop()
             executor.shutdown()
 
 

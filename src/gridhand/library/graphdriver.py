@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gridhand.library.graphclaims import Claim, Claims
 
 _LOOK_S = 5.0  # between looks for nodes that went down under what waits for them
+_FEW = 100  # calls that are soon counted
+_COUNTED_S = 0.1
 _GRACE_S = 5.0  # for calls that were stopped to be over
 
 
@@ -79,6 +81,7 @@ class Driver:
         self._values: dict[str, Value] = {}
         self._used: dict[str, Used] = {}
         self._looked_s = 0.0
+        self._counted = 0.0, 0
         self._lost = False
 
     def steps(self) -> Steps[GraphResult]:
@@ -201,17 +204,26 @@ class Driver:
         return None if due is None else due - self._deadline.seconds()
 
     def _tell(self) -> None:
+        if self._teller.due_s is None:
+            return
         run = self._run
         self._teller.tell(
             Progress(
                 self.run_id,
                 len(run.done),
                 run.total,
-                len(run.running),
+                self._running(),
                 run.retried,
                 self._deadline.seconds(),
             )
         )
+
+    def _running(self) -> int:
+        """How many calls do not wait for room any more, as of a moment ago if there are many."""
+        now = self._deadline.seconds()
+        if len(self._calls) <= _FEW or now >= self._counted[0] + _COUNTED_S:
+            self._counted = now, sum(call.running() for call in self._calls.values())
+        return min(self._counted[1], len(self._run.running))
 
     # ---- ending
 

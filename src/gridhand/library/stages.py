@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from gridhand.core.errors import CallFailed
 from gridhand.core.graphs import Function
 from gridhand.core.inline import Plan
 from gridhand.core.streamrun import Ready
@@ -35,6 +36,8 @@ class Stage:
         self.work = Work(plan.code, plan.extra_args, function.init, function.batch_size is not None)
         self.ports: dict[Port, dict[int, Waiting]] = {}  # and what each has been sent
         self.calls: set[Any] = set()
+        self.losses = 0  # of workers, since the last one was ready
+        self.last_loss: CallFailed | None = None
         self._waiting: deque[Waiting] = deque()
         self._since: float | None = None  # when the first that waits for a batch came
         self._usual_s: float | None = None

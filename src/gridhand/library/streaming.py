@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gridhand.core.graph import Graph
 from gridhand.core.graphrun import GraphRun
 from gridhand.core.graphs import check_count
-from gridhand.core.streamrun import StreamRun
+from gridhand.core.streamrun import StreamRun, Workers, check_room
 from gridhand.library.backend import read_ttl
 from gridhand.library.calling import caller_of
 from gridhand.library.graphclaims import ByStep
@@ -42,10 +42,12 @@ def stream_of(
     ask = grid._backend.call
     drive(claims.open(), ask, ThreadInbox())
     chosen = drive(claims.claims(list(run.plans)), ask, ThreadInbox())
+    requests = {id: claim.request for id, claim in chosen.items()}
+    workers = {id: Workers(one, run.functions[id].parallelism) for id, one in requests.items()}
+    check_room(workers, {one.name: one.total for one in ask(grid._backend.status()).nodes})
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threads = isinstance(caller, ThreadCaller)
     wiring: Wiring = Threads(inbox.put) if threads else Sockets(inbox.put)
-    requests = {id: claim.request for id, claim in chosen.items()}
     stream = Stream(run, caller, wiring, inbox, requests, capacity=capacity)
     stream.begin(None if timeout_ms is None else timeout_ms / 1000)
     return stream

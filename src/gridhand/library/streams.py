@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from gridhand.core.errors import CallFailed, FunctionFailed, GraphTimeout, GridClosed
+from gridhand.core.errors import CallFailed, FunctionFailed, GraphTimeout, GridClosed, OutOfMemory
 from gridhand.core.html import table
 from gridhand.core.streamrun import Outcome, Ready, StreamRun
 from gridhand.library.caller import Caller, FunctionCall
@@ -279,6 +279,7 @@ class Stream:
             self._failure = FunctionFailed(stage.id, error_of(answer.error, stage.id))
             return
         stage.ports[port] = {}
+        stage.losses = 0
         self._ready = all(one.complete for one in self._stages.values())
 
     def _fail(self, number: int, error: FunctionFailed) -> None:
@@ -318,7 +319,10 @@ class Stream:
         if one.losses < MOST_LOSSES:
             stage.put_back(one._replace(losses=one.losses + 1), now)
         else:
-            lost = CallFailed(stage.id, "worker_lost", "its workers were lost again and again")
+            again = "its workers were lost again and again"
+            lost: CallFailed = CallFailed(stage.id, "worker_lost", again)
+            if isinstance(stage.last_loss, OutOfMemory):
+                lost = stage.last_loss
             self._fail(one.item, FunctionFailed(stage.id, lost, one.tries + one.losses))
 
     def _worker_ended(self, stage: Stage, call: Future[Any]) -> None:
@@ -330,10 +334,13 @@ class Stream:
             return
         if error is None or self._failure is not None:
             return
-        if isinstance(error, CallFailed) and error.lost:
-            self._start_worker(stage)
-        else:
+        hopeless = stage.losses >= MOST_LOSSES * stage.function.parallelism
+        if hopeless or not (isinstance(error, CallFailed) and _was_lost(error)):
             self._failure = FunctionFailed(stage.id, error)
+            return
+        stage.last_loss = error
+        stage.losses += 1
+        self._start_worker(stage)
 
     def _end(self) -> None:
         """Let the workers go, and come back when what they held is given back."""
@@ -355,3 +362,8 @@ class Stream:
             self._over = True
             self._changed.notify_all()
         self._room.release(self._capacity)  # whoever waits to push is to hear of it
+
+
+def _was_lost(error: CallFailed) -> bool:
+    """Whether another worker may do better, with other items if not with the same."""
+    return error.lost or isinstance(error, OutOfMemory)

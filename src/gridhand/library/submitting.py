@@ -80,6 +80,8 @@ def read_work(resources: Any, named: Mapping[str, Any]) -> Request:
     """What a command needs: one core unless it says otherwise."""
     if isinstance(resources, Request):
         return Request.of(resources, **named)
+    if resources is not None and not isinstance(resources, str | Mapping | Resources):
+        raise InvalidInput("resources", resources, 'amounts, such as "cpu=2" or {"cpu": 2}')
     given = Resources.of(resources) if isinstance(resources, str) else resources or ()
     if _CPU.isdisjoint(given) and _CPU.isdisjoint(named):
         return Request.of(resources, **{**named, "cpu": 1})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gridhand.core.errors import CallFailed
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _NOT_LOADED = object()
+
+
+class _InItsThread(partial[Any]):
+    """A callback that is called by the loop of whoever has added it."""
 
 
 class TaskFuture(CallFuture, Generic[R]):
@@ -37,19 +42,38 @@ class TaskFuture(CallFuture, Generic[R]):
     def result(self, timeout: float | None = None) -> R:
         """What the task returned, or the error it met."""
         if self._loaded is _NOT_LOADED:
-            returned = super().result(timeout)
+            try:
+                returned = super().result(timeout)
+            except TimeoutError:
+                if self.done():  # the function has raised it
+                    raise
+                raise TimeoutError(self._standing()) from None
             if self._loaded is _NOT_LOADED:
                 self._loaded = returned.value.load()
         return cast("R", self._loaded)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        error = super().exception(timeout)
+        try:
+            error = super().exception(timeout)
+        except TimeoutError:
+            raise TimeoutError(self._standing()) from None
         if error is None:
             try:
                 self.result()
             except Exception as found:  # it came, and cannot be read here
                 return found
         return error
+
+    def _standing(self) -> str:
+        """What it does while somebody waits for it in vain."""
+        one = self._inner or self
+        call = one.call if isinstance(one, CallFuture) else None
+        name = self._name or "the call"
+        if one.running():
+            node = call.worker.node if call is not None and call.worker is not None else ""
+            return f"{name} still runs on {node}" if node else f"{name} still runs"
+        waits_for = "its arguments" if one is self and call is None else "room"
+        return f"{name} still waits for {waits_for}"
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Who finds no place is told why, as by `allocate`: that is not about one call."""
@@ -107,6 +131,22 @@ class TaskFuture(CallFuture, Generic[R]):
     def _ended_well(self) -> bool:
         return self.done() and not self.cancelled() and super().exception() is None
 
+    def add_done_callback(self, fn: Callable[..., Any]) -> None:
+        """As for any future. `asyncio.wait` wants to be told in its own thread."""
+        if getattr(fn, "__module__", None) == "asyncio.tasks":
+            import asyncio
+
+            fn = _InItsThread(asyncio.get_running_loop().call_soon_threadsafe, fn)
+        super().add_done_callback(fn)
+
+    def remove_done_callback(self, fn: Callable[..., Any]) -> int:
+        """How many there were of these: for `asyncio.wait`."""
+        with self._condition:
+            had: list[Any] = vars(self)["_done_callbacks"]
+            left = [one for one in had if (one.args[0] if type(one) is _InItsThread else one) != fn]
+            vars(self)["_done_callbacks"] = left
+            return len(had) - len(left)
+
     def __await__(self) -> Generator[Any, None, R]:
         return self._awaited().__await__()
 
@@ -141,6 +181,10 @@ class TaskFuture(CallFuture, Generic[R]):
         return sheet(f"{self._name or 'call'}: {state}", rows)
 
 
+class NoArgument:
+    """What stands for a value, but not as an argument of a task."""
+
+
 def depends_on(args: Any, found: list[TaskFuture[Any]]) -> None:
     """Collect the futures among arguments, also those inside of plain containers."""
     for one in args.values() if type(args) is dict else args:
@@ -148,18 +192,30 @@ def depends_on(args: Any, found: list[TaskFuture[Any]]) -> None:
             found.append(one)
         elif type(one) in CONTAINERS:
             depends_on(one, found)
+        elif isinstance(one, _REFUSED):
+            raise _refused(one)
 
 
 def with_values(one: Any) -> Any:
     """The same with the values of the futures in it; waits for those that are not done."""
     if isinstance(one, TaskFuture):
         return one.result()
+    if isinstance(one, _REFUSED):
+        raise _refused(one)
     if type(one) is dict:
         return {key: with_values(value) for key, value in one.items()}
     return type(one)(map(with_values, one)) if type(one) in CONTAINERS else one
 
 
+def _refused(one: object) -> TypeError:
+    return TypeError(
+        f"{one!r} cannot be an argument of a task: give what its result() returns, or a future"
+        " that a task's submit() returned"
+    )
+
+
 CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
+_REFUSED = (NoArgument, Future)
 
 
 def error_of(future: TaskFuture[Any]) -> BaseException | None:
