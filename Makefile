@@ -20,8 +20,9 @@ help: ## list the targets
 ready: ## make or update .venv, with the test and dev tools
 	@$(bootstrap) --extras test,dev
 
-test: ready ## run all tests on three processes, as many wait; fails under 90 % coverage
-	$(bin)/pytest -n 3 --dist loadgroup --cov
+# Three on two cores, as many tests wait; those of a file share what it has started.
+test: ready ## run all tests; fails under 90 % coverage
+	$(bin)/pytest -n 3 --dist loadfile --cov
 
 lint: ready ## check format, lint and types
 	$(bin)/ruff format --check .

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parent.parent
 NEEDED = ["LICENSE", "README.md", "constraints.txt", "grid", "pyproject.toml", "src", "tools"]
 VERSION = f"grid {gridhand.__version__}\n"
 
-# One worker for all of them, so that the first install is shared; room for a slow network.
-pytestmark = [pytest.mark.xdist_group("launcher"), pytest.mark.timeout(600)]
+# Room for a slow network.
+pytestmark = pytest.mark.timeout(600)
 
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
 

@@ -16,8 +16,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 samples = importlib.import_module("conftest")
 
-pytestmark = pytest.mark.xdist_group("real_cli")
-
 
 class Real:
     """`grid` as a process, in a home of its own."""

@@ -552,21 +552,28 @@ def test_a_refusal_is_right_and_names_every_one(problem, strategy):
 @settings(max_examples=300, deadline=None)
 @given(problems(), st.sampled_from([None, *NAMES]))
 @example(([("f0", 3, 0, None), ("f1", 1, 0, None)], {"n1": (2, 0), "n2": (4, 0)}), None)
+@example(
+    (
+        [("f0", 0, 1, None), ("f1", 2, 0, None), ("f2", 1, 0, None)],
+        {"n1": (1, 0), "n2": (2, 0), "n3": (1, 1)},
+    ),
+    None,
+)  # the one before the last comes before those that were never chosen
 def test_first_available_keeps_handoffs_order(problem, local):
     functions, nodes = problem
     local = local if local in nodes else None
     free = {name: list(has) for name, has in nodes.items()}
-    expected, last = {}, None
+    expected, recent = {}, []
     leaders = [one for one in functions if not isinstance(one[3], tuple)]
     for id, _, _, pin in sorted(leaders, key=lambda one: one[3] is None):
         those = [one for one in functions if leader(one[0], functions) == id]
         cpu, memory = total(those)
-        order = [pin] if pin else [one for one in (last, local) if one] + sorted(nodes)
+        order = [pin] if pin else recent + [local] * (local is not None) + sorted(nodes)
         fits = [name for name in order if cpu <= free[name][0] and memory <= free[name][1]]
         if fits:
             free[fits[0]][0] -= cpu
             free[fits[0]][1] -= memory
-            last = last if pin else fits[0]
+            recent = recent if pin else [fits[0], *(one for one in recent if one != fits[0])]
         expected |= {one[0]: (fits or order)[0] for one in those}
     assert solved(functions, nodes, local=local, strict=False) == expected
 
