@@ -17,13 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from gridhand.controller.commands import Allocate, MoveOne, Read, SetHealth
 from gridhand.core.allocations import Lifetime
-from gridhand.core.errors import GridError, StoreUnavailable
+from gridhand.core.errors import GridError, OutcomeUnknown, StoreUnavailable
 from gridhand.core.jobs import After, Condition, JobState
 from gridhand.core.ledger import Terms
 from gridhand.core.nodes import Health
 from gridhand.core.requests import Request
 from gridhand.core.retries import RetryPolicy
-from gridhand.store.base import OutcomeUnknown
 
 SHM = Path("/dev/shm")
 RETRY = RetryPolicy(tries=2, delay_ms=0)

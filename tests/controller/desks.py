@@ -9,10 +9,10 @@ from fake_engine import FakeEngine
 from gridhand.controller.controller import Controller
 from gridhand.controller.looking import Wanted
 from gridhand.core.check import check_history, check_rebuild, check_state
+from gridhand.core.errors import OutcomeUnknown
 from gridhand.core.jobs import JobState, Work
 from gridhand.core.requests import Request
 from gridhand.home import Home
-from gridhand.store.base import OutcomeUnknown
 from gridhand.store.sqlite import SqliteStore
 
 PATIENCE_S = 20

@@ -16,11 +16,11 @@ from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import (
     InvalidInput,
     NotYours,
+    OutcomeUnknown,
     StoreFull,
     StoreUnavailable,
     UnknownCall,
 )
-from gridhand.store.base import OutcomeUnknown
 
 SESSION = "5e" * 16
 DAY_MS = 86_400_000

@@ -15,6 +15,7 @@ from gridhand.core.errors import (
     InvalidDependency,
     JobsRunning,
     OperationReused,
+    OutcomeUnknown,
     StoreFenced,
     StoreInvalid,
     StoreUnavailable,
@@ -23,7 +24,6 @@ from gridhand.core.jobs import After, End, JobState, Reason, Work
 from gridhand.core.nodes import Health
 from gridhand.core.requests import Request
 from gridhand.core.retries import RetryPolicy
-from gridhand.store.base import OutcomeUnknown
 
 FIRST = ("1", 1)
 

@@ -23,11 +23,11 @@ from gridhand.controller.job_commands import (
     Stop,
     note_spawned,
 )
+from gridhand.core.errors import OutcomeUnknown
 from gridhand.core.jobs import After, Condition, End, JobState, Reason
 from gridhand.core.nodes import Health
 from gridhand.core.retries import RetryPolicy
 from gridhand.core.work import Priority
-from gridhand.store.base import OutcomeUnknown
 
 
 def test_a_job_with_room_is_written_and_started_in_one_transaction(desk):

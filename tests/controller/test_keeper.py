@@ -24,9 +24,9 @@ from gridhand.controller.keeper import Keeper
 from gridhand.controller.tickets import Port, Ticket
 from gridhand.core.allocations import Move
 from gridhand.core.check import check_history, check_rebuild, check_state
+from gridhand.core.errors import OutcomeUnknown
 from gridhand.core.strategies import best_fit
 from gridhand.library.calls import Calls
-from gridhand.store.base import OutcomeUnknown
 from gridhand.store.sqlite import SqliteStore
 
 PATIENCE_S = 30

@@ -8,13 +8,13 @@ from gridhand.controller.job_commands import Cancel
 from gridhand.controller.lanes import AHEAD_MS, MOST_AHEAD
 from gridhand.controller.looking import counted, state_of
 from gridhand.controller.tickets import NOWHERE, Ticket
+from gridhand.core.errors import OutcomeUnknown
 from gridhand.core.jobs import JobState, Reason
 from gridhand.core.ledger import Terms
 from gridhand.core.nodes import Health
 from gridhand.core.requests import Request
 from gridhand.core.retries import RetryPolicy
 from gridhand.core.work import Priority
-from gridhand.store.base import OutcomeUnknown
 
 
 def took(desk, id, ms, **more):

@@ -9,7 +9,7 @@ from gridhand import Grid, GridClosed, NoRoom, StoreUnavailable
 from gridhand.controller.embedded import Embedded
 from gridhand.controller.keeper import Keeper
 from gridhand.controller.tickets import NOWHERE, Ticket
-from gridhand.store.base import OutcomeUnknown
+from gridhand.core.errors import OutcomeUnknown
 from gridhand.store.sqlite import SqliteStore
 
 

@@ -34,12 +34,11 @@ from gridhand.controller.keeper import Keeper
 from gridhand.controller.tickets import Port, Ticket
 from gridhand.core.allocations import Move
 from gridhand.core.check import check_history, check_rebuild, check_state
-from gridhand.core.errors import GridError, StoreUnavailable
+from gridhand.core.errors import GridError, OutcomeUnknown, StoreUnavailable
 from gridhand.core.ledger import Ledger
 from gridhand.core.strategies import STRATEGIES
 from gridhand.core.views import allocation_row, dump, node_row
 from gridhand.library.calls import Calls
-from gridhand.store.base import OutcomeUnknown
 from gridhand.store.sqlite import SqliteStore
 
 # One is named like an allocation: the two kinds of names must not be taken for each other.

@@ -17,6 +17,7 @@ from gridhand.controller.controller import Controller
 from gridhand.controller.feed import Listening
 from gridhand.controller.looking import Seen
 from gridhand.controller.orders import log_path
+from gridhand.core.errors import StoreUnavailable
 
 _CHUNK = 1 << 18
 _SOON_S, _LATER_S = 0.02, 0.2  # between looks at the files: often at first, then less
@@ -38,19 +39,22 @@ class Following(NamedTuple):
 class Follower:
     """One client that follows one job."""
 
-    def __init__(self, controller: Controller, wanted: Following) -> None:
+    def __init__(self, controller: Controller, wanted: Following, seen: Seen) -> None:
         self._controller = controller
         self._wanted = wanted
+        self._seen = seen
+        self._unsure = False  # the store was away when we looked
         self._offsets = {"stdout": wanted.stdout, "stderr": wanted.stderr}
         self._told: dict[str, Any] = {}
         self._told_at = self._looked_at = time.monotonic()
         self._pause_s = _SOON_S
 
     async def frames(self) -> AsyncIterator[bytes]:
-        controller, id = self._controller, self._wanted.id
-        with controller.feed.listen(id) as listening, self._attached():
-            seen = await controller.job(id)
+        controller = self._controller
+        with controller.feed.listen(self._wanted.id) as listening, self._attached():
+            await self._look()
             while True:
+                seen = self._seen
                 told = self._tell(seen)
                 if told:
                     yield told
@@ -63,22 +67,29 @@ class Follower:
                     return  # the next controller goes on from here
                 if time.monotonic() - self._told_at > _ALIVE_S:
                     yield self._frame({"event": "alive"})
-                seen = await self._next(seen, listening)
+                await self._next(seen, listening)
 
     def _attached(self) -> contextlib.AbstractContextManager[None]:
         if self._wanted.attach:
             return self._controller.attached.connected(self._wanted.id)
         return contextlib.nullcontext()
 
-    async def _next(self, seen: Seen, listening: Listening) -> Seen:
-        """How the job stands after a change, or after a while."""
+    async def _next(self, seen: Seen, listening: Listening) -> None:
+        """Wait for a change, or for a while, and look how the job stands."""
         running = seen.job.attempt is not None
         wait_s = self._pause_s if running and self._wanted.output else _WHY_S
         self._pause_s = min(_LATER_S, self._pause_s * 1.3)
         changed = await listening.changes(wait_s)
-        if changed or not running or self._is_due():
-            return await self._controller.job(seen.job.id)
-        return seen
+        if changed or self._unsure or not running or self._is_due():
+            await self._look()
+
+    async def _look(self) -> None:
+        """How it stands, as far as that can be told: the store may be away, and the job goes on."""
+        try:
+            self._seen = await self._controller.job(self._wanted.id)
+            self._unsure = False
+        except StoreUnavailable:
+            self._unsure = True
 
     def _is_due(self) -> bool:
         """Whether to look though nothing was told: what a store did late nobody is told of."""

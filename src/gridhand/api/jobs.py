@@ -76,7 +76,7 @@ def job_routes(controller: Controller) -> APIRouter:
         (indices, _), after = body.indices(), body.followed()
         work = replace(work, environment=await controller.keep(body.environment))
         ids = await controller.submit(op_id, work, indices=indices, after=after)
-        found = await controller.find(ids[:MOST_TOLD])
+        found = await controller.find_surely(ids[:MOST_TOLD])
         return {"jobs": [shown(one) for one in found], "count": len(ids)}
 
     @router.get("")
@@ -102,7 +102,7 @@ def job_routes(controller: Controller) -> APIRouter:
     @router.post("/{id}/cancel")
     async def cancel(id: str, request: Request) -> dict[str, list[dict[str, Any]]]:
         ids = await controller.cancel(acts_as(request), [await named(id, request)])
-        return {"jobs": [shown(one) for one in await controller.find(ids)]}
+        return {"jobs": [shown(one) for one in await controller.find_surely(ids)]}
 
     @router.post("/{id}/signal")
     async def signal(id: str, body: SignalBody, request: Request) -> dict[str, bool]:
@@ -163,7 +163,7 @@ def job_routes(controller: Controller) -> APIRouter:
     ) -> StreamingResponse:
         seen = await (own if attach or output else any_of)(id, request)
         wanted = Following(seen.job.id, attach, output, stdout, stderr)
-        frames = Follower(controller, wanted).frames()
+        frames = Follower(controller, wanted, seen).frames()
         return StreamingResponse(frames, media_type="application/x-gridhand-frames")
 
     return router

@@ -18,6 +18,7 @@ import uvicorn
 
 from gridhand.api.app import make_app
 from gridhand.api.callers import PeerProtocol
+from gridhand.api.logs import logging_beside
 from gridhand.controller.controller import Controller, local_controller
 from gridhand.core.errors import GridError, StoreOwned
 from gridhand.home import Home
@@ -40,10 +41,10 @@ def serve(
     # The keeper's thread and the event loop hand work to each other all the time, and a thread
     # that is ready would wait five milliseconds for one that computes.
     sys.setswitchinterval(0.0005)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     _log.setLevel(logging.INFO)
     try:
-        return asyncio.run(_serve(home, store or home.store, ready_fd, new_cluster))
+        with logging_beside():
+            return asyncio.run(_serve(home, store or home.store, ready_fd, new_cluster))
     except GridError as error:
         if isinstance(error, StoreOwned):
             error.hint = "`grid status` shows the controller that runs; `grid stop` ends it."

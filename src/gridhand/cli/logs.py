@@ -36,6 +36,7 @@ def logs(ctx: click.Context, id: str, follow: bool, only: str | None, tail: int 
 
     codes = [0]
     with connect() as client:
+        client.waits = say
         for job in tasks(client, id):
             printer = Printer(client, job["id"], only, tail)
             if follow:

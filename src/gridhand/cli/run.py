@@ -90,6 +90,7 @@ def run(ctx: click.Context, /, **given: Any) -> None:
 
     order = submission(**given)
     with connect() as client:
+        client.waits = _say
         name_last(client, order)
         if given["dry_run"]:
             from gridhand.cli.dryrun import dry_run
@@ -215,6 +216,12 @@ def _attached(
     from gridhand.cli.attached import Attached
 
     return Attached(client, job, quiet=given["quiet"], elsewhere=order.keys())
+
+
+def _say(text: str) -> None:
+    from gridhand.cli.attached import say
+
+    say(text)
 
 
 def _print(jobs: list[dict[str, Any]], given: dict[str, Any], *, whole: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from gridhand.client import routes
-from gridhand.client.calling import PATIENCE_S, Facts, Revive, gone, read_answer
+from gridhand.client.calling import PATIENCE_S, PAUSE_S, Away, Facts, Revive, gone, read_answer
 from gridhand.client.client import Client
 from gridhand.client.following import Following, Frame, read_event
 from gridhand.client.http1 import Lost
@@ -204,21 +204,27 @@ class AsyncClient:
 
     async def ask(self, ask: Ask) -> Any:
         """The answer to any of `routes`."""
-        reply = await self._persist(ask, lambda: self._http.send(self._request(ask)))
-        if reply.status_code >= 400:
-            raise read_problem(reply.status_code, reply.content)
-        return read_answer(ask, reply.content)
+        away = Away(ask, None)
+        while True:
+            reply = await self._persist(ask, lambda: self._http.send(self._request(ask)))
+            if reply.status_code < 400:
+                return read_answer(ask, reply.content)
+            away.refused(read_problem(reply.status_code, reply.content))
+            await asyncio.sleep(PAUSE_S)
 
     async def _open(self, ask: Ask) -> httpx.Response:
         def send() -> Awaitable[httpx.Response]:
             return self._http.send(self._request(ask, self._patience()), stream=True)
 
-        reply = await self._persist(ask, send)
-        if reply.status_code >= 400:
+        away = Away(ask, None)
+        while True:
+            reply = await self._persist(ask, send)
+            if reply.status_code < 400:
+                return reply
             content = await reply.aread()
             await reply.aclose()
-            raise read_problem(reply.status_code, content)
-        return reply
+            away.refused(read_problem(reply.status_code, content))
+            await asyncio.sleep(PAUSE_S)
 
     def _patience(self) -> httpx.Timeout:
         return _STREAM_TIMEOUT if self._address.path else _TIMEOUT

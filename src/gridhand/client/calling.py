@@ -19,7 +19,36 @@ Facts = dict[str, Any]
 Revive = Callable[[bool], object]
 Sent = TypeVar("Sent")
 
-PATIENCE_S = 60.0  # for a controller to come back
+PATIENCE_S = 60.0  # for a controller to come back, or its store
+PAUSE_S = 0.25
+_IN_DOUBT = "store_outcome_unknown"
+_STORE_AWAY = ("store_unavailable", _IN_DOUBT)
+
+
+class Away:
+    """Whether to ask again when the controller answers that its store is away.
+
+    Mostly not: nothing was changed, and the caller is told so. But what may have been written is
+    asked, by the same op id, until that is known; and whoever stays with a job goes on to do so.
+    """
+
+    def __init__(self, ask: Ask, waits: Callable[[str], object] | None) -> None:
+        self._ask = ask
+        self._waits = waits
+        self._until = time.monotonic() + PATIENCE_S
+        self._doubt: GridError | None = None
+        self._said = False
+
+    def refused(self, error: GridError) -> None:
+        """Come back if it is to be asked again after a pause; else raise what was answered."""
+        if error.code == _IN_DOUBT and self._ask.op_id is not None:
+            self._doubt = error
+        hope = error.code in _STORE_AWAY and (self._doubt is not None or self._ask.stays)
+        if not hope or time.monotonic() > self._until:
+            raise self._doubt if self._doubt is not None and error.code in _STORE_AWAY else error
+        if self._waits is not None and not self._said:
+            self._said = True
+            self._waits(f"waiting for the controller's store: {error}")
 
 
 class Caller:
@@ -36,10 +65,14 @@ class Caller:
         # when one answers again, or raises `GridError`. Without it the loss is raised at once.
         self.revive: Revive | None = None
 
+        # Told what is waited for, once, when the controller cannot say yet what has become of
+        # something.
+        self.waits: Callable[[str], object] | None = None
+
     def for_owner(self, owner: str) -> Self:
         """The same controller, acting in the name of another owner."""
         other = type(self)(self._transport.address, owner=owner)
-        other.revive = self.revive
+        other.revive, other.waits = self.revive, self.waits
         return other
 
     def look(self) -> Facts | None:
@@ -79,20 +112,26 @@ class Caller:
         return read_answer(ask, content)
 
     def _reply(self, ask: Ask, *, again: bool = True) -> tuple[Mapping[str, str], bytes]:
-        status, headers, content = self._persist(ask, lambda: self._send(ask), again=again)
-        if status >= 400:
-            raise read_problem(status, content)
-        return headers, content
+        away = Away(ask, self.waits)
+        while True:
+            status, headers, content = self._persist(ask, lambda: self._send(ask), again=again)
+            if status < 400:
+                return headers, content
+            away.refused(read_problem(status, content))
+            time.sleep(PAUSE_S)
 
     def _stream(self, ask: Ask) -> Stream:
         def send() -> tuple[int, Stream]:
             return self._transport.stream(ask.method, ask.target, self._headers(ask), ask.body)
 
-        status, stream = self._persist(ask, send)
-        if status >= 400:
+        away = Away(ask, self.waits)
+        while True:
+            status, stream = self._persist(ask, send)
+            if status < 400:
+                return stream
             with stream:
-                raise read_problem(status, stream.rest())
-        return stream
+                away.refused(read_problem(status, stream.rest()))
+            time.sleep(PAUSE_S)
 
     def _send(self, ask: Ask) -> tuple[int, Mapping[str, str], bytes]:
         return self._transport.request(

@@ -26,6 +26,7 @@ class Ask(NamedTuple):
     body: bytes | None = None
     op_id: str | None = None
     pick: str | None = None
+    stays: bool = False  # with a job, until it ends
 
     @property
     def repeatable(self) -> bool:
@@ -120,7 +121,7 @@ def logs(
 
 def follow(id: str, *, attach: bool, output: bool, offsets: Mapping[str, int]) -> Ask:
     wanted = {"attach": int(attach), "output": int(output), **offsets}
-    return _get(f"/jobs/{quoted(id)}/follow", wanted.items())
+    return _get(f"/jobs/{quoted(id)}/follow", wanted.items())._replace(stays=True)
 
 
 def status() -> Ask:

@@ -45,10 +45,13 @@ class Clients:
             del self._connected[id]
             self._end_after(id, MOMENT_S)
 
+    def has(self, id: str) -> bool:
+        return self._connected[id] > 0
+
     def expect(self, ids: Iterable[str], within_s: float = AFTER_RESTART_S) -> None:
         """These had clients before a restart; who is not back in time is gone."""
         for id in ids:
-            if not self._connected[id]:
+            if not self.has(id):
                 self._end_after(id, within_s)
 
     def forget(self, id: str) -> None:
@@ -77,4 +80,4 @@ class Clients:
 
     async def _end_due(self) -> None:
         due, self._due = self._due, []
-        await self._end([id for id in due if not self._connected[id]])  # or it has just come back
+        await self._end([id for id in due if not self.has(id)])  # or it has just come back

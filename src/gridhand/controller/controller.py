@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gridhand.controller.callbook import CallBook
@@ -45,6 +45,7 @@ from gridhand.core.errors import (
     InvalidInput,
     JobsRunning,
     NotYours,
+    OutcomeUnknown,
     StoreFenced,
     StoreUnavailable,
     UnknownAllocation,
@@ -56,11 +57,12 @@ from gridhand.core.strategies import strategy_named
 from gridhand.engines.base import Engine
 from gridhand.engines.several import engine_of
 from gridhand.home import Home
-from gridhand.store.base import OutcomeUnknown, Store
+from gridhand.store.base import Store
 from gridhand.store.urls import store_at
 
 _KILLING_S = 60.0
 _LONGEST_NUMBER = 19
+_STORE_PAUSE_S = 0.5  # between looks whether it is back
 MOST_AFTER = 10_000  # jobs that one is to run after
 
 _log = logging.getLogger(__name__)
@@ -263,6 +265,17 @@ class Controller:
             known |= {job.id: over(job) for job in await self.ask(stored(missing))}
         return [known[id] for id in ids if id in known]
 
+    async def find_surely(self, ids: Sequence[str]) -> list[Seen]:
+        """As `find`, for those who were just changed: that is done, and not to be denied now
+        because the store has gone since."""
+        while True:
+            try:
+                return await self.find(ids)
+            except StoreUnavailable:
+                if self.stopping.is_set():
+                    raise
+                await asyncio.sleep(_STORE_PAUSE_S)
+
     async def jobs(self, wanted: Wanted) -> list[Seen]:
         """Newest first."""
         found = {seen.job.id: seen for seen in await self.ask(open_ones(self._queue, wanted))}
@@ -301,20 +314,23 @@ class Controller:
     # ---- those who are gone
 
     async def _clients_gone(self, ids: list[str]) -> None:
-        gone = [Cancel(ADMIN, ids=(id,), reason=Reason.CLIENT_GONE) for id in ids]
-        await asyncio.gather(*map(self._surely, gone))  # asked in one turn, so written as one
+        async def cancel(id: str) -> None:
+            gone = Cancel(ADMIN, ids=(id,), reason=Reason.CLIENT_GONE)
+            await self._surely(gone, unless=lambda: self.attached.has(id))
+
+        await asyncio.gather(*map(cancel, ids))  # asked in one turn, so written as one
 
     async def _end_with_session(self, held: Sequence[EndWithSession]) -> None:
         await asyncio.gather(*map(self._surely, held))
 
-    async def _surely(self, call: Call[Any]) -> None:
+    async def _surely(self, call: Call[Any], unless: Callable[[], bool] | None = None) -> None:
         """Until it is written. What is over by itself meanwhile is as good."""
-        while True:
+        while unless is None or not unless():
             try:
                 await self.ask(call)
                 return
             except StoreUnavailable:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(_STORE_PAUSE_S)
             except GridError:
                 return
 

@@ -29,6 +29,7 @@ from gridhand.core.errors import (
     GridClosed,
     GridError,
     OperationReused,
+    OutcomeUnknown,
     StoreDamaged,
     StoreError,
     StoreFenced,
@@ -38,7 +39,7 @@ from gridhand.core.errors import (
 from gridhand.core.ledger import Ledger
 from gridhand.core.placement import Snapshot
 from gridhand.core.strategies import OwnStrategy
-from gridhand.store.base import Batch, Operation, OutcomeUnknown, Store
+from gridhand.store.base import Batch, Operation, Store
 
 MOST_IN_A_BATCH = 2000
 _RETRY_S = 0.5

@@ -42,6 +42,7 @@
     ├── GridClosed              used after close, or in a forked child
     └── StoreError
         ├── StoreUnavailable    not written; the same call may work later
+        │   ├── OutcomeUnknown  … or written, and not told; the same call will tell
         │   └── StoreFull       no space; what gives something back still works
         ├── StoreOwned          another process has it
         ├── StoreFenced         another process took it over
@@ -623,6 +624,18 @@ class StoreUnavailable(StoreError):
         super().__init__(
             f"the store cannot be written: {cause if len(cause) <= 300 else cause[:297] + '...'}",
             hint="Nothing was changed. Mend the cause and try again.",
+        )
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The store went away in the middle of a commit. It must be read again before it is used."""
+
+    code = "store_outcome_unknown"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.hint = (
+            "It may have been written or not: repeat the call, with its op id if it has one."
         )
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 from gridhand.core.allocations import Allocation
 from gridhand.core.callrecords import CallRecord
-from gridhand.core.errors import StoreUnavailable
 from gridhand.core.jobs import Job
 from gridhand.core.ledger import Change
 from gridhand.core.nodes import Node
@@ -72,16 +71,6 @@ class Contents:
     next_number: int
     jobs: list[Job]  # in the order of their numbers
     next_job: int
-
-
-class OutcomeUnknown(StoreUnavailable):
-    """The store went away in the middle of a commit. It must be read again before it is used."""
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.hint = (
-            "It may have been written or not: repeat the call, with its op id if it has one."
-        )
 
 
 class Store(Protocol):

@@ -26,6 +26,7 @@ from sqlalchemy.pool import StaticPool
 
 from gridhand.core.errors import (
     InvalidInput,
+    OutcomeUnknown,
     StoreDamaged,
     StoreError,
     StoreFenced,
@@ -33,7 +34,7 @@ from gridhand.core.errors import (
     StoreUnavailable,
 )
 from gridhand.store import schema
-from gridhand.store.base import Batch, Opening, OutcomeUnknown
+from gridhand.store.base import Batch, Opening
 from gridhand.store.batches import Row
 from gridhand.store.callstore import upsert
 from gridhand.store.ownership import Taking

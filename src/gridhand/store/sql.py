@@ -31,7 +31,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.sql.expression import UpdateBase
 
 from gridhand.core.allocations import Allocation
-from gridhand.core.errors import StoreError, StoreFenced, StoreInvalid
+from gridhand.core.errors import OutcomeUnknown, StoreError, StoreFenced, StoreInvalid
 from gridhand.core.jobs import Job
 from gridhand.core.nodes import Node
 from gridhand.store import rows, schema
@@ -42,7 +42,6 @@ from gridhand.store.base import (
     Event,
     Opening,
     Operation,
-    OutcomeUnknown,
 )
 from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
 from gridhand.store.callstore import CallStore

@@ -22,9 +22,16 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from gridhand.core.errors import StoreDamaged, StoreError, StoreFenced, StoreFull, StoreUnavailable
+from gridhand.core.errors import (
+    OutcomeUnknown,
+    StoreDamaged,
+    StoreError,
+    StoreFenced,
+    StoreFull,
+    StoreUnavailable,
+)
 from gridhand.store import schema
-from gridhand.store.base import Batch, Opening, OutcomeUnknown
+from gridhand.store.base import Batch, Opening
 from gridhand.store.batches import Row
 from gridhand.store.callstore import COLUMNS, upsert
 from gridhand.store.ownership import OwnerLock, Taking, fill_reserve, open_private

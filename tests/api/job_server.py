@@ -1,0 +1,157 @@
+"""A controller with a fake engine behind a real socket, and those who ask it."""
+
+import asyncio
+import json
+import sys
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+from gridhand.api import serving
+from gridhand.client.transport import Address
+from gridhand.controller.controller import Controller
+from gridhand.engines.local import LocalEngine
+from gridhand.home import Home
+
+sys.path.append(str(Path(__file__).parents[1] / "controller"))
+
+from desks import FailingStore
+from fake_engine import FakeEngine
+
+PATIENCE_S = 20
+JOB = {"command": ["true"], "folder": "/", "detached": True}
+
+
+class Engine(FakeEngine):
+    """Runs nothing, but reads the logs that tests write."""
+
+    _logs = LocalEngine("", "")
+
+    async def read_log(self, path, offset, limit):
+        return await self._logs.read_log(path, offset, limit)
+
+    async def log_size(self, path):
+        return await self._logs.log_size(path)
+
+
+class Server:
+    """A controller with a fake engine behind a real socket, in a thread of its own."""
+
+    def __init__(self, folder, cpu=4):
+        self.home = Home(str(folder))
+        self.home.make()
+        self.engine = Engine(cpu=cpu)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_):
+        with suppress(RuntimeError):  # it has ended by itself
+            self.loop.call_soon_threadsafe(self.controller.stopping.set)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    async def _serve(self):
+        self.loop = asyncio.get_running_loop()
+        self.store = FailingStore(self.home.store)
+        self.controller = Controller(self.home, self.store, self.engine)
+        await self.controller.open()
+        try:
+            with serving._listening(self.home.socket) as listening:
+                server = serving._server(self.controller)
+                task = asyncio.create_task(server.serve([listening]))
+                self._ready.set()
+                await self.controller.stopping.wait()
+                server.should_exit = True
+                await task
+        finally:
+            await self.controller.close()
+
+    def do(self, what, *args, **more):
+        """Have it done in the loop of the controller."""
+
+        async def done():
+            return what(*args, **more)
+
+        return asyncio.run_coroutine_threadsafe(done(), self.loop).result(PATIENCE_S)
+
+    def end(self, id, attempt=1, **how):
+        self.until(lambda: (id, attempt) in self.engine.running)
+        self.do(self.engine.end, (id, attempt), **how)
+
+    def until(self, look):
+        for _ in range(PATIENCE_S * 200):
+            if found := look():
+                return found
+            threading.Event().wait(0.005)
+        raise AssertionError("it did not come about")
+
+    def log(self, id, stream="stdout"):
+        path = Path(self.home.job(id)) / stream
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+class Api:
+    def __init__(self, server):
+        self._address = Address(server.home.socket)
+
+    def raw(self, method, target, body=None, headers=None, prefix="/api/v1"):
+        connection = self._address.open(PATIENCE_S)
+        with closing(connection):
+            named = {"content-type": "application/json", **(headers or {})}
+            reply = connection.ask(method, f"{prefix}{target}", named, body, PATIENCE_S)
+            return reply.status, reply.headers, reply.body.read()
+
+    def __call__(self, method, target, body=None, **headers):
+        content = None if body is None else json.dumps(body).encode()
+        named = {name.replace("_", "-"): text for name, text in headers.items()}
+        status, told, text = self.raw(method, target, content, named)
+        if status >= 400:
+            assert told["content-type"] == "application/problem+json"
+        return status, json.loads(text)
+
+    def ok(self, method, target, body=None, **headers):
+        status, told = self(method, target, body, **headers)
+        assert status < 300, told
+        return told
+
+    def submit(self, **more):
+        return self.ok("POST", "/jobs", {**JOB, **more})["jobs"][0]["id"]
+
+    def job(self, id):
+        return self.ok("GET", f"/jobs/{id}")
+
+    def follow(self, id, **asked):
+        connection = self._address.open(PATIENCE_S)
+        query = "&".join(f"{name}={value}" for name, value in asked.items())
+        reply = connection.ask("GET", f"/api/v1/jobs/{id}/follow?{query}", {}, None, PATIENCE_S)
+        assert reply.status == 200
+        return connection, Frames(reply.body)
+
+
+class Frames:
+    def __init__(self, body):
+        self._body = body
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        line = self._body.readline()
+        if not line:
+            raise StopIteration
+        head = json.loads(line)
+        if "bytes" in head:
+            head["text"] = self._body.read(head["bytes"])
+        return head
+
+    def until(self, event):
+        for frame in self:
+            if frame["event"] == event:
+                return frame
+        raise AssertionError(f"no {event} came")

@@ -1,0 +1,138 @@
+"""A controller whose store is away: who asks again, who is told so, and for how long."""
+
+import asyncio
+
+import pytest
+from fake_controller import FakeController, chunked, frame, problem, reply
+
+from gridhand.client import Client, calling
+from gridhand.client import aio as aio_client
+from gridhand.client.aio import AsyncClient
+from gridhand.core import errors
+
+AWAY = problem(503, code="store_unavailable", detail="away", hint="Nothing was changed.")
+UNKNOWN = problem(503, code="store_outcome_unknown", detail="lost", hint="Perhaps.")
+DONE = reply({"jobs": [1]})
+OVER = {"id": "17", "state": "succeeded"}
+KEY = "idempotency-key"
+
+
+class Plain:
+    """The client that waits for its answers."""
+
+    def __init__(self, path):
+        self._client = Client(path)
+        self.said = []
+        self._client.waits = self.said.append
+
+    def submit(self):
+        with self._client as client:
+            return client.submit({"command": ["true"]})
+
+    def jobs(self):
+        with self._client as client:
+            return client.jobs()
+
+    def follow(self):
+        with self._client as client:
+            return [event["event"] for event, _ in client.follow("17", attach=True)]
+
+
+class Async:
+    """The same, through the asynchronous one."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def submit(self):
+        return self._run(lambda client: client.submit({"command": ["true"]}))
+
+    def jobs(self):
+        return self._run(lambda client: client.jobs())
+
+    def follow(self):
+        async def events(client):
+            return [event["event"] async for event, _ in client.follow("17", attach=True)]
+
+        return self._run(events)
+
+    def _run(self, ask):
+        async def main():
+            async with AsyncClient(self._path) as client:
+                return await ask(client)
+
+        return asyncio.run(main())
+
+
+@pytest.fixture(params=[Plain, Async])
+def caller(request, home):
+    return request.param(f"unix:{home}/socket")
+
+
+@pytest.fixture
+def answers(home, monkeypatch):
+    """A controller that gives these answers in turn, the last one for ever."""
+    monkeypatch.setattr(calling, "PAUSE_S", 0.01)
+    monkeypatch.setattr(aio_client, "PAUSE_S", 0.01)
+    left = []
+    with FakeController(
+        f"{home}/socket", lambda _: left.pop(0) if len(left) > 1 else left[0]
+    ) as fake:
+        yield left, fake.asked
+
+
+def test_what_may_have_been_written_is_asked_by_its_op_id_until_that_is_known(caller, answers):
+    told, asked = answers
+    told += [UNKNOWN, AWAY, UNKNOWN, DONE]
+    assert caller.submit() == [1]
+    assert len(asked) == 4
+    assert len({one.headers[KEY] for one in asked}) == 1
+    assert len({one.body for one in asked}) == 1
+
+
+def test_what_was_not_written_is_told_at_once(caller, answers):
+    told, asked = answers
+    told += [AWAY]
+    with pytest.raises(errors.StoreUnavailable, match="away"):
+        caller.submit()
+    assert len(asked) == 1
+
+
+def test_a_question_is_not_repeated(caller, answers):
+    told, asked = answers
+    told += [UNKNOWN]
+    with pytest.raises(errors.OutcomeUnknown, match="lost"):
+        caller.jobs()
+    assert len(asked) == 1
+
+
+def test_when_it_stays_away_the_caller_hears_that_nobody_knows(caller, answers, monkeypatch):
+    """And not what was said of the last try: nothing was changed by that one."""
+    monkeypatch.setattr(calling, "PATIENCE_S", 0.3)
+    told, asked = answers
+    told += [UNKNOWN, AWAY]
+    with pytest.raises(errors.OutcomeUnknown, match="lost"):
+        caller.submit()
+    assert len(asked) > 2
+
+
+def test_another_refusal_ends_the_doubt(caller, answers):
+    told, _ = answers
+    told += [UNKNOWN, problem(409, code="operation_reused", detail="another")]
+    with pytest.raises(errors.OperationReused):
+        caller.submit()
+
+
+def test_who_stays_with_a_job_stays(caller, answers):
+    told, asked = answers
+    told += [AWAY, UNKNOWN, chunked([frame("end", job=OVER)])]
+    assert caller.follow() == ["end"]
+    assert len(asked) == 3
+
+
+def test_waiting_is_told_once(home, answers):
+    told, _ = answers
+    told += [UNKNOWN, UNKNOWN, DONE]
+    caller = Plain(f"unix:{home}/socket")
+    caller.submit()
+    assert caller.said == ["waiting for the controller's store: lost"]
