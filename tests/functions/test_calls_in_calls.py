@@ -6,7 +6,8 @@ import time
 import cloudpickle
 import pytest
 
-from gridhand import Grid, task
+from gridhand import CallFailed, Grid, task
+from gridhand.library import standstill
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -85,3 +86,72 @@ def test_in_threads_what_is_lent_is_given_back_by_the_last_who_uses_it(tools):
         assert [str(one.resources) for one in grid.allocations()] == ["cpu=1"]
         tools.until(lambda: not grid.allocations())
         assert grid.check() == []
+
+
+# ---- those that ask for more than their caller has
+
+
+@task
+def wide(value):
+    return value
+
+
+@task(cpu=0.5)
+def narrow(value):
+    return wide.options(cpu=1).submit(value).result()
+
+
+@task(cpu=0.5)
+def busy(value, seconds):
+    wide.options(cpu=1).submit(value)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:  # it does not wait, and will end
+        pass
+    return value
+
+
+@task(cpu=0)
+def nothing_held(value):
+    return wide.options(cpu=1).submit(value).result()
+
+
+def outcomes(futures):
+    found = []
+    for one in futures:
+        try:
+            found.append(one.result(60))
+        except CallFailed as error:
+            found.append(error)
+    return found
+
+
+def test_where_all_wait_for_what_they_hold_the_last_are_told_so(either, tools):
+    """Four times half a core on two, and each calls one that asks for a whole one."""
+    count = 2 * int(either.nodes()[0].total["cpu"] // 10_000)
+    found = outcomes([narrow.submit(number) for number in range(count)])
+    served = [one for one in found if isinstance(one, int)]
+    refused = [one for one in found if isinstance(one, CallFailed)]
+    assert served
+    assert refused
+    assert served == [number for number in range(count) if number in served]
+    for error in refused:
+        assert error.reason == "nested"
+        assert "wide: it asks for cpu=1 while the function that called it holds cpu=0.5" in str(
+            error
+        )
+        assert "all who could make room for it wait likewise" in str(error)
+        assert "cpu=0" in error.hint
+
+
+def test_what_holds_nothing_waits_for_whatever_it_likes(either):
+    futures = [nothing_held.submit(number) for number in range(6)]
+    assert outcomes(futures) == list(range(6))
+
+
+def test_who_waits_for_one_that_will_end_is_not_refused(either):
+    """Though that one has called something too, for which there is no room yet."""
+    count = 2 * int(either.nodes()[0].total["cpu"] // 10_000)
+    working = [busy.submit(number, standstill.SURE_S + 4) for number in range(count - 1)]
+    assert narrow.submit(7).result(60) == 7
+    for one in working:
+        one.result(60)

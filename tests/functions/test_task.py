@@ -577,3 +577,27 @@ def test_a_future_of_another_grid_arrives_as_what_it_stands_for():
         assert there.submit(here.submit(1)).result(30) == 3
         sums = total.options(grid=grid)
         assert sums.submit([there.submit(1), here.submit(2)]).result(30) == 5
+
+
+@pytest.mark.parametrize("nothing", [{"cpu": 0}, {"num_cpus": 0}, {"cpu": 0, "memory": 0}])
+def test_a_function_may_need_nothing(either, nothing):
+    started = task(**nothing)(time.sleep)
+    future = started.submit(0.5)
+    assert either.allocations() == []
+    assert future.result(20) is None
+    assert not started.request.resources
+    assert not task("cpu=0")(len).request.resources
+    assert not task({"cpu": 0})(len).request.resources
+    assert str(task("")(len).request.resources) == "cpu=1"
+
+
+def test_nothing_is_not_a_job_of_its_own(grid):
+    with pytest.raises(InvalidInput, match="cpu") as caught:
+        task(cpu=0, detach=True)(len).submit([])
+    assert "detach" in caught.value.hint
+
+
+def test_nothing_has_no_wishes():
+    with pytest.raises(InvalidInput):
+        task(cpu=0, node="somewhere")(len)
+    assert str(task(cpu=0, memory="1GB")(len).request.resources) == "memory=1GB"

@@ -92,6 +92,8 @@ def submit_detached(
     """Values of other tasks are waited for, and written down with the call."""
     remote = with_jobs(grid._backend)
     name, options = task._name, task._options
+    if not task.request.resources:
+        raise InvalidInput("cpu", 0, "more than 0 with detach=True, which makes it a job")
     values = with_values(args), with_values(kwargs)
     try:
         code = bytes(dumps(task._to_send()))

@@ -22,7 +22,7 @@ from gridhand.library.calling import HasCaller, caller_of
 from gridhand.library.current import current_grid
 from gridhand.library.pool import Group, Pool
 from gridhand.library.shapes import BrokenGridExecutor
-from gridhand.library.submitting import read_work
+from gridhand.library.submitting import read_call
 from gridhand.library.taskfuture import TaskFuture
 from gridhand.library.tasks import Options, Task
 from gridhand.worker.values import dumps
@@ -59,7 +59,7 @@ class GridExecutor(Executor):
             read_count(max_workers, "max_workers", 1, 1_000_000)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
-        self._request = read_work(resources, named)
+        self._request = read_call(resources, named)
         self._timeout = Options(timeout=timeout).checked().timeout
         self._caller = caller_of(grid if grid is not None else current_grid())
         if not isinstance(self._caller, Pool) and (max_workers or initializer):

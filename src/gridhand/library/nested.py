@@ -5,7 +5,8 @@ would be no room for what they wait for, ever. So a call that finds none within 
 the slot of the one that made it, if that has what the call asks for; what the slot says nothing of,
 such as memory where it has no limit, is held besides. Such a call may make others in turn: another
 is taken up when those before it have got nowhere for a while, all on the cores of the slot. A call
-that asks for more than could be free while its caller has its slot is refused.
+that asks for more than its caller has waits for room as any other, but not if there cannot be any:
+because no node has both, or because all who could make room wait in the same way (`standstill.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gridhand.core.allocations import Move
-from gridhand.core.errors import CallFailed, GridError
+from gridhand.core.errors import GridError
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
 from gridhand.library.calls import Calls
+from gridhand.library.marks import Marks
 from gridhand.library.shapes import begin, lacking
+from gridhand.library.standstill import (
+    SURE_S,
+    Unchanged,
+    Waiting,
+    is_blocked,
+    no_way_out,
+    refusal,
+)
 from gridhand.worker import here, wire
 from gridhand.worker.failing import failure
 from gridhand.worker.values import dumps, load
@@ -48,42 +58,60 @@ class Nested:
         self._lock = threading.Lock()
         self._running = 0
         self._moved = 0.0  # when one of them last began or ended
+        self._threads: set[int] = set()
+        self._marks = Marks(remote.client(None).address)
+        self._same = Unchanged()
 
-    def help(self, shape: Shape, status: Status | None) -> None:
-        """Take up a call that waits in vain."""
-        if here.slot is None or not shape.waiting or shape.workers:
+    def help(self, shapes: list[Shape], status: Status | None) -> None:
+        """Take up calls that wait in vain; refuse those for which there will never be room."""
+        if here.slot is None:
             return
-        asked_at = min(shape.asked.values(), default=None)
+        vain: list[Shape] = []
+        for shape in shapes:
+            if self._waits_in_vain(shape):
+                besides = lacking(shape.request, here.slot["request"])
+                if besides is None:
+                    vain.append(shape)
+                elif self._may_begin():
+                    threading.Thread(target=self._work, args=(shape, besides), daemon=True).start()
+        if vain and status is not None:
+            self._refuse(vain, shapes, status)
+        else:
+            self._marks.unset()
+
+    def _waits_in_vain(self, shape: Shape) -> bool:
+        if not shape.waiting or shape.workers or not shape.asked:
+            return False
         moment_s = _STUCK_S if self._running else _MOMENT_S
-        if asked_at is None or time.monotonic() - asked_at < moment_s:
-            return
-        besides = lacking(shape.request, here.slot["request"])
-        if besides is not None:
-            if self._may_begin():
-                threading.Thread(target=self._work, args=(shape, besides), daemon=True).start()
-        elif status is not None and self._is_hopeless(shape, status):
-            held = Resources(here.slot["request"])
-            asked = shape.request.resources
-            error = CallFailed(
-                "",
-                "nested",
-                f"it asks for {asked} while the function that called it holds {held}, and no node"
-                " has both",
-                hint="Ask for less, or call it where nothing is held.",
-            )
-            self._pool.fail_waiting(error, shape)
+        return time.monotonic() - min(shape.asked.values()) >= moment_s
 
-    def _is_hopeless(self, shape: Shape, status: Status) -> bool:
-        """Whether it has room nowhere for as long as its caller has its slot."""
-        slot = here.slot or {"request": {}, "node": ""}
-        for choice in shape.request.choices():
-            asked = choice.resources.parts()
-            for node in status.nodes:
-                held = slot["request"] if node.name == slot["node"] else {}
-                left = {name: node.total[name] - held.get(name, 0) for name in asked}
-                if all(left[name] >= amount for name, amount in asked.items()):
-                    return False
-        return True
+    def _refuse(self, vain: list[Shape], shapes: list[Shape], status: Status) -> None:
+        slot = here.slot or {}
+        own = Waiting(0.0, slot["allocation"], slot["node"], slot["request"])
+        for shape in vain:
+            if no_way_out(shape.request, status, [own]):
+                error = refusal(shape.first_name(), shape.request, own.held, alone=True)
+                self._pool.fail_waiting(error, shape)
+                return
+        if not self._stands_still(vain, shapes):
+            self._marks.unset()
+            return
+        self._marks.set(own.id, own.node, own.held)
+        waiting = self._marks.all()
+        seconds = self._same.seconds(tuple(one.id for one in waiting), time.monotonic())
+        if seconds < SURE_S or waiting[-1].id != own.id:  # the last one who came is to go
+            return
+        for shape in vain:
+            if no_way_out(shape.request, status, waiting):
+                error = refusal(shape.first_name(), shape.request, own.held)
+                self._pool.fail_waiting(error, shape)
+
+    def _stands_still(self, vain: list[Shape], shapes: list[Shape]) -> bool:
+        """Whether nothing here goes on: neither this function, nor anything that it has called."""
+        if any(shape.workers or (shape.waiting and shape not in vain) for shape in shapes):
+            return False
+        main = threading.main_thread().ident
+        return all(is_blocked(one) for one in (main, *list(self._threads)))
 
     def _may_begin(self) -> bool:
         """Whether nothing runs here, or all that does seems to wait: then one more may."""
@@ -97,6 +125,7 @@ class Nested:
 
     def _work(self, shape: Shape, besides: dict[str, int]) -> None:
         held: Allocation | None = None
+        self._threads.add(threading.get_ident())
         try:
             held = self._hold(besides)
             while not shape.workers and (call := self._next(shape)) is not None:
@@ -108,6 +137,7 @@ class Nested:
             if held is not None:
                 with suppress(GridError):  # it ends with our session
                     self._remote.call(self._calls.move(held.id, Move.RELEASE, None, None))
+            self._threads.discard(threading.get_ident())
             with self._lock:
                 self._running -= 1
                 self._moved = time.monotonic()

@@ -203,6 +203,13 @@ class Shape:
             begin(call.future)  # tells those who wait for it
             call.over()
 
+    def first_name(self) -> str:
+        """What the first function is called that waits."""
+        try:
+            return self.waiting[0].name
+        except IndexError:  # it has just been given away
+            return ""
+
     def took(self, seconds: float) -> None:
         self.seconds = seconds if self.seconds is None else 0.9 * self.seconds + 0.1 * seconds
 

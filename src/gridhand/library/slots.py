@@ -129,8 +129,10 @@ class Slots:
             self._woken.clear()
             pause: float | None = None
             try:
-                for shape in self._pool.shapes():
+                shapes = self._pool.shapes()
+                for shape in shapes:
                     self._ask_for(shape)
+                self._nested.help(shapes, self._known and self._known[1])
                 self._cancel()
                 if self._lost:
                     self._explain()
@@ -149,7 +151,6 @@ class Slots:
         surplus = self._pool.surplus(shape)
         if surplus:
             self._unwanted += surplus
-        self._nested.help(shape, self._known and self._known[1])
         if not count:
             return
         if shape.free:
@@ -265,8 +266,8 @@ class Slots:
 def _name(shape: Shape) -> str:
     """What such a job is called in lists: as the first function that asks for it."""
     try:
-        return check_label(shape.waiting[0].name, "name")
-    except (GridError, IndexError):
+        return check_label(shape.first_name(), "name")
+    except GridError:
         return "function"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gridhand.library.poolfolder import PoolFolder
-from gridhand.library.threadcaller import Kept
+from gridhand.library.threadcalls import Kept
 from gridhand.library.values import FileValue, InlineValue, keep_those_in
 from gridhand.worker import stage, wire
 from gridhand.worker.failing import raised

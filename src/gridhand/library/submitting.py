@@ -20,6 +20,7 @@ from gridhand.library.remote import Remote
 Facts = dict[str, Any]
 
 _CPU = frozenset({"cpu", "cpu_cores", "num_cpus"})
+_WISHES = frozenset(Request.of.__kwdefaults__ or ())
 _PLAIN = ("name", "priority", "task_type", "stdin", "stdout", "stderr")
 
 
@@ -86,6 +87,19 @@ def read_work(resources: Any, named: Mapping[str, Any]) -> Request:
     if _CPU.isdisjoint(given) and _CPU.isdisjoint(named):
         return Request.of(resources, **{**named, "cpu": 1})
     return Request.of(resources, **named)
+
+
+def read_call(resources: Any, named: Mapping[str, Any]) -> Request:
+    """What a function needs: as for a command, but it may be nothing, said with `cpu=0`."""
+    if isinstance(resources, str):
+        said = {word.partition("=")[0] for word in resources.split()}
+    else:
+        said = set(resources) if isinstance(resources, Mapping | Resources) else set()
+    said.update(named)
+    nothing = not _CPU.isdisjoint(said) and _WISHES.isdisjoint(said)
+    if nothing and not Resources.of(resources, **named):
+        return Request(Resources())
+    return read_work(resources, named)
 
 
 def submission(

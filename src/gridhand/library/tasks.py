@@ -33,7 +33,7 @@ from gridhand.library.current import current_grid
 from gridhand.library.pool import Pool
 from gridhand.library.running import Asked
 from gridhand.library.shapes import begin, force_cancel
-from gridhand.library.submitting import read_work
+from gridhand.library.submitting import read_call
 from gridhand.library.taskfuture import CONTAINERS, TaskFuture, depends_on, error_of, with_values
 from gridhand.worker.finding import ByName, task_named
 
@@ -80,7 +80,7 @@ class Task(Generic[P, R]):
             raise InvalidInput("task", code, "a function")
         self._code = code
         self._options = options.checked()
-        self.request: Request = read_work(options.resources, options.named)
+        self.request: Request = read_call(options.resources, options.named)
         self._name = str(options.name or getattr(code, "__name__", type(code).__name__))
         self._sent: Callable[..., Any] | None = None
         functools.update_wrapper(self, code)
@@ -396,9 +396,10 @@ def task(
 ) -> Any:
     """Say what a function needs: `@task(cpu=2, memory="4GB", gpu=1)`, or `@task` for one core.
 
-    Keywords are amounts and the wishes of `Request.of`, as for `Grid.allocate`. `retries` is how
-    often it is called again when it raises, or its process dies. `timeout` is in seconds, for each
-    call. With `detach` each call is a job of its own that outlives this program.
+    Keywords are amounts and the wishes of `Request.of`, as for `Grid.allocate`. With `cpu=0` alone
+    nothing is held for it, as suits a function that only calls others and waits for them. `retries`
+    is how often it is called again when it raises, or its process dies. `timeout` is in seconds,
+    for each call. With `detach` each call is a job of its own that outlives this program.
 
     >>> @task(cpu=2)
     ... def double(number):
@@ -409,5 +410,5 @@ def task(
     code = resources if callable(resources) and not isinstance(resources, Mapping) else None
     asked = None if code is not None else resources
     options = Options(asked, named, retries, timeout, name, grid, detach).checked()
-    read_work(asked, named)  # what is wrong with it is told here, not where it is used
+    read_call(asked, named)  # what is wrong with it is told here, not where it is used
     return Task(code, options) if code is not None else lambda code: Task(code, options)

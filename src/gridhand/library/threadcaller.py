@@ -15,7 +15,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from gridhand.core.allocations import Allocation, Lifetime, Move, State
@@ -32,6 +31,7 @@ from gridhand.core.ledger import Terms
 from gridhand.library.caller import FunctionCall, Returned
 from gridhand.library.crew import Alarms, Crew
 from gridhand.library.shapes import force_cancel, lacking
+from gridhand.library.threadcalls import At, InVain, Kept, Line, Open
 
 if TYPE_CHECKING:
     from gridhand.controller.embedded import Embedded
@@ -47,78 +47,6 @@ _TRIES = 5
 _MOMENT_S = 0.1  # after which a call that another made is run in what that one holds
 
 
-class Kept:
-    """A value of this process: there is nowhere it would have to be fetched from."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = [value]
-
-    def load(self) -> Any:
-        if not self._value:
-            raise GridClosed("this value was dropped", hint="Load it before.")
-        return self._value[0]
-
-    def drop(self) -> None:
-        self._value.clear()
-
-
-class _At(Enum):
-    WAITING = auto()
-    RUNNING = auto()
-    LEFT = auto()  # running, and nobody wants to know how it ends
-    OVER = auto()
-
-
-class _Open(Future[Returned]):
-    """One call, from its submission to its end."""
-
-    def __init__(self, caller: ThreadCaller, call: FunctionCall) -> None:
-        super().__init__()
-        self.caller = caller
-        self.call = call
-        self.at = _At.WAITING
-        self.holds: Allocation | None = None
-        self.lent: _Open | None = None  # whose call made this one, and has what it runs in
-        self.lending = 0  # how many run in what this one holds
-        self.outlived = False  # by some of them, the last of which gives it back
-
-    @property
-    def plain(self) -> bool:
-        """Whether there is nothing to be held for it."""
-        request = self.call.request
-        within = self.call.held or self.lent
-        return bool(within) or not (request.amounts or request.gpu)
-
-    @property
-    def node(self) -> str:
-        within = self.holds or (self.lent and self.lent.holds)
-        return (within.node if within else self.call.request.node) or ""
-
-    @property
-    def held(self) -> str:
-        """The id of what it runs in."""
-        within = self.holds or (self.lent and self.lent.holds)
-        return within.id if within else self.call.held
-
-    def cancel(self) -> bool:
-        return self.caller.left(self)
-
-
-class _Line:
-    """Calls that ask for the same, in order. Whatever is granted goes to the first of them."""
-
-    def __init__(self, caller: ThreadCaller) -> None:
-        self.caller = caller
-        self.waiting: dict[_Open, None] = {}
-        self.asking: dict[Ticket, None] = {}
-
-    def deliver(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            self.caller.answered(self, ticket)
-
-
 class ThreadCaller:
     """The caller of `Grid.in_memory()` and `Grid.at()`. Any thread may use it."""
 
@@ -127,9 +55,9 @@ class ThreadCaller:
         self._owner = owner
         self._terms = Terms(owner, None, State.ACTIVE, Lifetime.UNTIL_RELEASED)
         self._lock = threading.Lock()
-        self._lines: dict[Request, _Line] = {}
-        self._plain: dict[_Open, None] = {}
-        self._open: dict[_Open, None] = {}
+        self._lines: dict[Request, Line] = {}
+        self._plain: dict[Open, None] = {}
+        self._open: dict[Open, None] = {}
         self._running = 0  # of those that hold something
         self._running_plain = 0
         self._closed = False
@@ -137,6 +65,7 @@ class ThreadCaller:
         self._crew = Crew("gridhand-call")
         self._alarms = Alarms("gridhand-limits")
         self._here = threading.local()
+        self._vain = InVain()
 
     # ---- what a caller does
 
@@ -146,7 +75,7 @@ class ThreadCaller:
                 f"this grid belongs to process {self._pid}, from which this one was forked",
                 hint="Open a grid of its own in each process.",
             )
-        one = _Open(self, call)
+        one = Open(self, call)
         try:
             with self._lock:
                 self._enter(one)
@@ -156,13 +85,14 @@ class ThreadCaller:
             raise
         return one
 
-    def _enter(self, one: _Open) -> None:
+    def _enter(self, one: Open) -> None:
         if self._closed:
             raise GridClosed("this grid was closed", hint="Open another one.")
         self._open[one] = None
         if not one.plain:
-            self._lines.setdefault(one.call.request, _Line(self)).waiting[one] = None
+            self._lines.setdefault(one.call.request, Line(self)).waiting[one] = None
             if (made_by := getattr(self._here, "call", None)) is not None:
+                one.made_by = made_by
                 self._alarms.after(_MOMENT_S, lambda: self._lend(one, made_by))
         elif getattr(self._here, "call", None) is not None:
             # A thread of ours may wait for it, and must not keep it from running.
@@ -171,16 +101,18 @@ class ThreadCaller:
             self._plain[one] = None
             self._begin_plain()
 
-    def _lend(self, one: _Open, made_by: _Open) -> None:
+    def _lend(self, one: Open, made_by: Open) -> None:
         """Run it in what the call that made it holds, if it has found no room meanwhile.
 
         That one may wait for it, and there might never be any.
         """
         giver = made_by.lent or made_by
         with self._lock:
-            if one.at is not _At.WAITING or made_by.at is _At.OVER or giver.holds is None:
+            if one.at is not At.WAITING or made_by.at is At.OVER or giver.holds is None:
                 return
             if lacking(one.call.request, giver.holds.resources.parts()) != {}:
+                if self._vain.add(one):
+                    self._alarms.after(_MOMENT_S, self._look_for_a_standstill)
                 return
             line = self._lines.get(one.call.request)
             if line is None or line.waiting.pop(one, self) is self:
@@ -190,13 +122,33 @@ class ThreadCaller:
             self._begin(one)
         self._ask()
 
+    def _look_for_a_standstill(self) -> None:
+        """Refuse the last call that waits for what those hold who wait themselves.
+
+        Again and again, for as long as there may be such calls.
+        """
+        try:
+            status = self._backend.call(self._backend.status())
+        except GridError:
+            return  # it was closed
+        with self._lock:
+            last = self._vain.last(self._open, status)
+            if self._vain:
+                self._alarms.after(_MOMENT_S, self._look_for_a_standstill)
+            if last is None:
+                return
+            self._forget(last)
+        with suppress(InvalidStateError):
+            last.set_exception(self._vain.refusal(last))
+        self._ask()
+
     def stop(self, call: Future[Returned]) -> None:
-        if not isinstance(call, _Open) or call.done():
+        if not isinstance(call, Open) or call.done():
             return
         with self._lock:
-            waited = call.at is _At.WAITING
-            if call.at is _At.RUNNING:
-                call.at = _At.LEFT
+            waited = call.at is At.WAITING
+            if call.at is At.RUNNING:
+                call.at = At.LEFT
             elif waited:
                 self._forget(call)
         if waited and self._ask():
@@ -212,12 +164,12 @@ class ThreadCaller:
                 return
             self._closed = True
             calls = list(self._open)
-        threads = [one for one in calls if one.at in (_At.RUNNING, _At.LEFT)]
+        threads = [one for one in calls if one.at in (At.RUNNING, At.LEFT)]
         for one in calls:
             self.stop(one)
         pause = threading.Event()
         for _ in range(100):
-            if all(one.done() for one in calls) and all(one.at is _At.OVER for one in threads):
+            if all(one.done() for one in calls) and all(one.at is At.OVER for one in threads):
                 return
             pause.wait(_PATIENCE_S / 100)
         for one in threads:  # nobody could give it back later
@@ -227,24 +179,24 @@ class ThreadCaller:
 
     # ---- leaving before it runs
 
-    def left(self, one: _Open) -> bool:
+    def left(self, one: Open) -> bool:
         """Take a call out while it waits, as `cancel` is to."""
         with self._lock:
-            if one.at is not _At.WAITING:
+            if one.at is not At.WAITING:
                 return one.cancelled()
             self._forget(one)
         self._ask()
         return force_cancel(one)
 
-    def _surely_out(self, one: _Open) -> None:
+    def _surely_out(self, one: Open) -> None:
         """Cancel it when what may have been granted for it meanwhile has been given back."""
         with suppress(GridError):
             for _ in range(2):  # by the first answer that is under way, by the second it is done
                 self._backend.call(self._backend.allocations())
         force_cancel(one)
 
-    def _forget(self, one: _Open) -> None:
-        one.at = _At.OVER
+    def _forget(self, one: Open) -> None:
+        one.at = At.OVER
         self._open.pop(one, None)
         self._plain.pop(one, None)
         line = self._lines.get(one.call.request)
@@ -275,7 +227,7 @@ class ThreadCaller:
             raise
         return any(left)
 
-    def _balance(self, request: Request, line: _Line, tickets: list[Ticket]) -> bool:
+    def _balance(self, request: Request, line: Line, tickets: list[Ticket]) -> bool:
         """Have as many places in line as there is use for; whether some were given up."""
         most = 0 if self._running >= MOST_THREADS else MOST_ASKING
         for _ in range(min(most, len(line.waiting)) - len(line.asking)):
@@ -288,7 +240,7 @@ class ThreadCaller:
             del self._lines[request]
         return left
 
-    def _stand(self, request: Request, line: _Line, tickets: list[Ticket]) -> None:
+    def _stand(self, request: Request, line: Line, tickets: list[Ticket]) -> None:
         from gridhand.controller.tickets import Ticket
 
         wanted = self._backend.allocate(self._owner, None, (request,), self._terms, _WAIT_MS)
@@ -296,10 +248,10 @@ class ThreadCaller:
         tickets.append(ticket)
         line.asking[ticket] = None
 
-    def answered(self, line: _Line, ticket: Ticket) -> None:
+    def answered(self, line: Line, ticket: Ticket) -> None:
         """The keeper has decided. This is its own thread: nothing here may wait for it."""
         error = ticket.error
-        refused: list[_Open] = []
+        refused: list[Open] = []
         with self._lock:
             if line.asking.pop(ticket, self) is self:
                 return  # it left, and the keeper takes back what it was granted
@@ -318,7 +270,7 @@ class ThreadCaller:
             self._crew.run(lambda: self._refused(refused, error))
         self._ask()
 
-    def _refused(self, calls: list[_Open], error: BaseException | None) -> None:
+    def _refused(self, calls: list[Open], error: BaseException | None) -> None:
         for one in calls:
             if isinstance(error, GridClosed):
                 force_cancel(one)
@@ -336,15 +288,16 @@ class ThreadCaller:
             del self._plain[one]
             self._begin(one)
 
-    def _begin(self, one: _Open) -> None:
+    def _begin(self, one: Open) -> None:
         if one.plain:
             self._running_plain += 1
-        one.at = _At.RUNNING
+        one.at = At.RUNNING
         one.set_running_or_notify_cancel()
         self._crew.run(lambda: self._work(one))
 
-    def _work(self, one: _Open) -> None:
+    def _work(self, one: Open) -> None:
         self._here.call = one
+        one.thread = threading.get_ident()
         call = one.call
         if call.time_limit_s is not None:
             limit_s = call.time_limit_s
@@ -362,9 +315,9 @@ class ThreadCaller:
             error = error or lost
         self._ended(one, value, error)
 
-    def _ended(self, one: _Open, value: Any, error: BaseException | None) -> None:
+    def _ended(self, one: Open, value: Any, error: BaseException | None) -> None:
         with self._lock:
-            wanted = one.at is _At.RUNNING
+            wanted = one.at is At.RUNNING
             self._forget(one)
             if one.plain:
                 self._running_plain -= 1
@@ -383,16 +336,16 @@ class ThreadCaller:
                     one.set_exception(error)
         self._ask()
 
-    def _returned(self, giver: _Open) -> bool:
+    def _returned(self, giver: Open) -> bool:
         """Whether the last of those that ran in what it holds has ended, and it has, too."""
         giver.lending -= 1
         return giver.outlived and not giver.lending
 
-    def _late(self, one: _Open, limit_s: float) -> None:
+    def _late(self, one: Open, limit_s: float) -> None:
         with self._lock:
-            if one.at is not _At.RUNNING:
+            if one.at is not At.RUNNING:
                 return
-            one.at = _At.LEFT
+            one.at = At.LEFT
         with suppress(InvalidStateError):
             one.set_exception(CallTimeout(one.call.name, limit_s))
 
@@ -405,7 +358,7 @@ class ThreadCaller:
             if all(one.id != call.held for one in live):
                 raise _lost(call)
 
-    def _give_back(self, one: _Open) -> None:
+    def _give_back(self, one: Open) -> None:
         """Release what it held; an error if that was lost meanwhile, and so the call with it."""
         with self._lock:
             one.outlived = one.lending > 0
