@@ -118,6 +118,21 @@ def test_a_reservation_is_confirmed_renewed_and_released(api):
     assert api.ok("POST", f"{move}/release", {})["state"] == "released"
 
 
+@pytest.mark.parametrize("holder", ["mine", "a/b/release", "m" * 200])
+def test_what_is_held_is_named_by_its_holder_too(api, holder):
+    asked = {"request": {"cpu": 1}, "holder": holder, "ttl_s": 60}
+    held = api.ok("POST", "/allocations", asked)
+    named = f"/allocations/{holder.replace('/', '%2F')}"
+    assert (
+        api("POST", f"{named}/release", x_gridhand_owner="ada")[1]["code"] == "unknown_allocation"
+    )
+    assert api.ok("POST", f"{named}/renew", {"ttl_s": 90})["id"] == held["id"]
+    released = api.ok("POST", f"{named}/release")
+    assert (released["id"], released["state"]) == (held["id"], "released")
+    status, told = api("POST", f"{named}/release")  # it holds nothing any more
+    assert (status, told["code"]) == (404, "unknown_allocation")
+
+
 def test_a_group_is_held_as_one(api):
     order = {"requests": [{"cpu": 1}, {"cpu": 2}], "layout": "apart", "ttl_s": 60}
     [one, other] = api.ok("POST", "/allocations/group", order)["allocations"]

@@ -376,8 +376,7 @@ def test_no_room_is_said_in_the_controller_s_words(fake, grid, capsys):
 
 
 def test_what_is_held_is_released_by_its_holder_too(fake, grid, capsys):
-    fake.answers["GET", "/allocations"] = {"allocations": [HELD | {"owner": "bob"}]}
-    fake.answers["POST", "/allocations/a1-5/release"] = HELD
+    fake.answers["POST", "/allocations/me/release"] = HELD
     assert grid("release", "me") == 0
     said = "a1-5 is free once what runs in it has ended: 2 cpu, 4 GB memory on box\n"
     assert capsys.readouterr().out == said

@@ -414,6 +414,20 @@ def test_a_holder_gets_what_it_has_and_is_busy_for_anything_else(grid):
     assert grid.allocate(cpu=2, holder="train").resources == Resources.of(cpu=2)
 
 
+def test_a_holder_with_the_name_of_an_id_that_is_over_is_not_taken_for_it(grid):
+    grid.register_node("n1", cpu=4)
+    over = grid.allocate(cpu=1)
+    over.release()
+    grid.allocate(cpu=1, holder=over.id)
+    assert grid.release(over.id).state == "released"  # once more, and nothing else
+    with pytest.raises(UnknownAllocation):
+        grid.release("a1-77")
+    assert available(grid) == Resources.of(cpu=3)
+    grid.allocate(cpu=1, holder="mine")
+    assert grid.release("mine").holder == "mine"
+    assert available(grid) == Resources.of(cpu=3)
+
+
 def test_a_holder_with_the_name_of_an_id_to_come_harms_nobody(grid):
     grid.register_node("n1", cpu=4)
     first = grid.allocate(cpu=1, holder="a1-2")

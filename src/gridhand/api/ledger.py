@@ -44,6 +44,7 @@ from gridhand.core.resources import UNIT
 from gridhand.core.views import NodeStatus, allocation_row, node_row
 
 Id = Annotated[str, Path(max_length=100)]
+HeldBy = Annotated[str, Path(max_length=200, description="An id, or the name of its holder.")]
 Count = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
 
@@ -157,9 +158,9 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         made = await hold(body, body.asked(), terms, op_id, request)
         return JSONResponse({"allocations": made}, 201)
 
-    @router.post("/allocations/{id}/{move}", tags=["allocations"])
+    @router.post("/allocations/{id:path}/{move}", tags=["allocations"])
     async def move_one(
-        id: Id,
+        id: HeldBy,
         move: Literal["confirm", "renew", "release"],
         request: Request,
         body: MoveBody | None = None,
@@ -169,7 +170,7 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         call = controller.calls.move(owner, op_id_of(op_id), id, Move(move), ttl_ms)
         [moved] = await controller.ask(call)
         if not moved.live or moved.lifetime is not Lifetime.SESSION:
-            controller.sessions.let_go(owner, id)
+            controller.sessions.let_go(owner, moved.id)
         return JSONResponse(allocation_json(moved))
 
 

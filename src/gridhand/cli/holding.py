@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gridhand.cli import render
 from gridhand.cli.options import request_options
-
-if TYPE_CHECKING:
-    from gridhand.client import Client
 
 
 @click.command()
@@ -70,7 +66,7 @@ def release(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool
     with connect() as client:
         for id in ids:
             try:
-                found.append(client.move(_held_by(client, id), "release"))
+                found.append(client.move(id, "release"))
             except GridError as error:
                 if len(ids) == 1:
                     raise
@@ -85,16 +81,3 @@ def release(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool
             state = "free once what runs in it has ended" if left else held["state"]
             click.echo(f"{held['id']} is {state}: {what} on {held['node']}")
     ctx.exit(failed)
-
-
-def _held_by(client: Client, name: str) -> str:
-    """The id of what is held by that name; a name that holds nothing is taken for an id."""
-    import os
-    import pwd
-
-    if re.fullmatch(r"a\d+-\d+", name):
-        return name
-    me = pwd.getpwuid(os.geteuid()).pw_name
-    held = [one for one in client.allocations() if one["holder"] == name]
-    mine = [one for one in held if one["owner"] == me] or held
-    return str(mine[0]["id"]) if mine else name

@@ -6,6 +6,7 @@ A command that raises leaves the ledger as it found it: the keeper rolls back to
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ from gridhand.store.base import Store
 from gridhand.store.rows import allocation_from_row, node_from_row
 
 _NO_TERMS = Terms("")
+_ID = re.compile(r"a\d+-\d+")
 
 
 @dataclass(slots=True)
@@ -46,9 +48,11 @@ class Desk:
     freed: bool = False  # by something that is not in the ledger: strangers left a device
 
     def find(self, id: str, owner: str) -> Allocation:
-        """An allocation of `owner`, live or closed."""
+        """An allocation of `owner`, live or closed; or what it holds under a name."""
         ledger = self.ledger
         found = ledger.live.get(id) or ledger.closed.get(id) or self.past.get(id)
+        if found is None and not _ID.fullmatch(id):  # an id that is over is never another's name
+            found = ledger.held_under(owner, id)
         if found is None:
             raise UnknownAllocation(id)
         if found.owner != owner:
@@ -171,7 +175,7 @@ class MoveOne(HoldingCommand):
             raise MoveRefused(self.move, found.id, f"job {jobs[0].id if jobs else '?'} holds it")
         if not found.live:
             return [advance(found, self.move, now=desk.now)]
-        return [desk.ledger.move(self.id, self.move, now=desk.now, ttl_ms=self.ttl_ms)]
+        return [desk.ledger.move(found.id, self.move, now=desk.now, ttl_ms=self.ttl_ms)]
 
     def gives_back(self) -> bool:
         return self.move is Move.RELEASE

@@ -33,8 +33,7 @@ def room_within(work: Work, after: tuple[After, ...], several: bool, desk: Desk)
         raise InvalidInput("after", after[0].id, "nothing with `within`: that starts at once")
     if work.retry.tries > 1:
         raise InvalidInput("retries", work.retry.tries - 1, "0 with `within`: start it again")
-    named = desk.ledger.held_under(work.owner, work.within)
-    held = named or desk.find(work.within, work.owner)
+    held = desk.find(work.within, work.owner)
     if not held.live or held.lapsed(desk.now):
         raise MoveRefused(_RUN_IN, held.id, f"it is {held.state if not held.live else 'expired'}")
     if held.state is State.RESERVED:
