@@ -20,9 +20,10 @@ help: ## list the targets
 ready: ## make or update .venv, with the test and dev tools
 	@$(bootstrap) --extras test,dev
 
-# Three on two cores, as many tests wait; those of a file share what it has started.
+# Three on two cores, as many tests wait; those of a file share what it has started. In the order
+# of tests/conftest.py.
 test: ready ## run all tests; fails under 90 % coverage
-	$(bin)/pytest -n 3 --dist loadfile --cov
+	$(bin)/pytest -n 3 --dist loadfile --no-loadscope-reorder --cov
 
 lint: ready ## check format, lint and types
 	$(bin)/ruff format --check .

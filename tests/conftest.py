@@ -20,8 +20,19 @@ for _signum, _handler in _USUAL.items():
 _MANY_CASES = ("tests/simulation/", "test_controller_machine.py", "test_scale", "test_quality.py")
 
 
+# What takes long comes first: else a process runs the last long file while the others are done.
+_LONG_FIRST = ("tests/end_to_end/", "tests/test_launcher.py", "tests/simulation/",
+               "tests/functions/", "tests/postgres/", "tests/store/", "tests/library/")  # fmt: skip
+
+
+def _turn(item):
+    found = (turn for turn, part in enumerate(_LONG_FIRST) if item.nodeid.startswith(part))
+    return next(found, len(_LONG_FIRST))
+
+
 @pytest.hookimpl(trylast=True)  # by then hypothesis has marked its own
 def pytest_collection_modifyitems(items):
+    items.sort(key=_turn)
     for item in items:
         many = any(part in item.nodeid for part in _MANY_CASES)
         if many or item.get_closest_marker("hypothesis") is not None:
