@@ -1,7 +1,5 @@
 """The order of waiting jobs: tables of cases, and any order of calls against a plain dict."""
 
-import time
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -395,14 +393,11 @@ def test_a_hundred_thousand_jobs_cost_no_more_than_their_classes(kinds):
     requests = [Request.of(cpu=1, memory=100 + n) for n in range(kinds)]
     jobs = [job(f"j{n}", n, request=requests[n % kinds]) for n in range(100_000)]
     queue = queue_of(*jobs)
-    began = time.perf_counter()
-    tried = pass_over(queue, 0)[0]
+    assert len(pass_over(queue, 0)[0]) == kinds  # of which each was tried once
     queue.freed()
-    started = pass_over(queue, 50)[1]
-    seconds = time.perf_counter() - began
-    assert len(tried) == kinds
+    tried, started = pass_over(queue, 50)[:2]
+    assert len(tried) < kinds + 100
     assert started == [f"j{n}" for n in range(50)]
-    assert seconds < 1  # a look at each of them would take longer than all this
 
 
 def test_what_has_left_does_not_pile_up():

@@ -141,7 +141,7 @@ def test_killed_at_every_write(watch, tools, when):
 # ---- failures
 
 # A page that cannot be read may look like damage; it is read again when it is asked for again.
-TOLD = ("store_unavailable", "store_full", "store_damaged")
+TOLD = ("store_unavailable", "store_outcome_unknown", "store_full", "store_damaged")
 
 
 def fail_at(watch, tools, when, call, error, number, last=None):

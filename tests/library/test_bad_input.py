@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import pickle
+import traceback
 from decimal import Decimal
 
 import numpy as np
@@ -682,3 +683,17 @@ def test_an_error_is_raised_without_the_workings_behind_it(grid):
         with pytest.raises(InvalidInput) as caught:
             call()
         assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+def test_a_traceback_shows_the_hint():
+    with Grid.in_memory() as grid:
+        grid.register_node("n1", cpu=1)
+        with pytest.raises(errors.NeverFits) as caught:
+            grid.allocate(cpu=2)
+    error = caught.value
+    assert f"hint: {error.hint}" in "".join(traceback.format_exception(error))
+    error.add_note("and more")
+    assert error.__notes__ == [f"hint: {error.hint}", "and more"]
+    assert pickle.loads(pickle.dumps(error)).__notes__ == error.__notes__
+    with pytest.raises(TypeError):
+        error.add_note(5)

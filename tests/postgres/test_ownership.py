@@ -192,11 +192,11 @@ def test_the_next_in_line_takes_over_when_the_owner_is_killed(place, workers):
     first, second = workers(), workers()
     first.ask("open", place.url)
     held = first.ask("allocate", cpu=2, op_id="mine")["reply"]
-    second.tell("open", place.url, wait=10)
+    second.tell("open", place.url, wait=60)
     first.kill()
     began = time.monotonic()
     assert second.hear() == {"reply": "open"}
-    assert time.monotonic() - began < 9  # not only when its own wait was over
+    assert time.monotonic() - began < 50  # not only when its own wait was over
     assert second.ask("allocate", cpu=2, op_id="mine") == {"reply": held}
     assert "reply" in second.ask("allocate", cpu=1)
     assert audit(place.url).violations == []
@@ -282,7 +282,8 @@ def test_whatever_is_asked_first_of_a_fenced_owner_it_says_so(place, workers, as
         assert "store_fenced" in {answer.get("code") for answer in answers}
         assert_fenced(answers[-1])
         # One that was lost and not yet known to be may be told that the store cannot be reached.
-        assert {answer.get("code") for answer in answers} <= {None, "store_fenced", "store_unavailable"}  # fmt: skip
+        lost = {"store_unavailable", "store_outcome_unknown"}
+        assert {answer.get("code") for answer in answers} <= {None, "store_fenced", *lost}
         assert everything(place) == before
         assert second.check() == []
 

@@ -276,7 +276,8 @@ class KeeperMachine(RuleBasedStateMachine):
         met = fault if self.store.fault is None else None  # a refusal is not written at all
         answers = [answer_of(ticket.reply, ticket.error) for ticket in tickets]
         if met not in (None, WRITTEN[0]):
-            assert set(answers) == {"store_unavailable"}, f"{met}, but {answers}"
+            told = "store_outcome_unknown" if met in FOR_LONG else "store_unavailable"
+            assert set(answers) == {told}, f"{met}, but {answers}"
         if met is None or met in WRITTEN:
             self.model.expire()
             if met is not None:

@@ -85,6 +85,17 @@ class GridError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # nobody sets it
+        """What a traceback shows below the message."""
+        hint = [f"hint: {self.hint}"] if getattr(self, "hint", "") else []
+        return [*hint, *vars(self).get("_notes", ())]
+
+    def add_note(self, note: str) -> None:
+        if not isinstance(note, str):
+            raise TypeError(f"a note is a text, not a {type(note).__name__}")
+        vars(self).setdefault("_notes", []).append(note)
+
     def about(self, what: str) -> Self:
         """The same error, saying which of several things it is about."""
         again = copy(self)

@@ -170,6 +170,10 @@ class TaskFuture(CallFuture, Generic[R]):
 
     def __repr__(self) -> str:
         text = super().__repr__()
+        if self._loaded is _NOT_LOADED:
+            text = text.replace(" returned Returned>", ">")
+        else:
+            text = text.replace(" returned Returned>", f" returned {type(self._loaded).__name__}>")
         return text.replace(" state=", f" {self._name} state=", 1) if self._name else text
 
     def _repr_html_(self) -> str:

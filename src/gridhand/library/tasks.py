@@ -40,6 +40,16 @@ from gridhand.worker.finding import ByName, task_named
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# What other systems call our options; any other keyword is a resource.
+_HABITS = {
+    "max_retries": "retries",
+    "retry": "retries",
+    "time_limit": "timeout",
+    "timeout_s": "timeout",
+    "detached": "detach",
+}
+_OPTIONS = ("retries", "timeout", "detach")
+_RESOURCES = frozenset({"cpu", "memory", "gpu", "disk", "num_cpus", "num_gpus"})  # as most are
 _AHEAD = 4096  # of the calls of a map, how many are submitted before their results are taken
 
 
@@ -61,6 +71,9 @@ class Options:
         read_flag(self.detach, "detach")
         if self.name is not None and not isinstance(self.name, str):
             raise InvalidInput("name", self.name, "a text")
+        for name, value in self.named.items():
+            if (meant := _meant_by(name)) is not None:
+                raise InvalidInput(name, value, f"{meant}=, if that is meant; no resource")
         return self
 
     def updated(
@@ -70,6 +83,15 @@ class Options:
         if resources is None and not named:
             return replace(self, **given).checked()
         return replace(self, resources=resources, named=dict(named), **given).checked()
+
+
+def _meant_by(name: str) -> str | None:
+    """The option of which this is another name, or one that was mistyped."""
+    if name in _RESOURCES:
+        return None
+    from difflib import get_close_matches
+
+    return _HABITS.get(name) or next(iter(get_close_matches(name, _OPTIONS, 1, 0.75)), None)
 
 
 class Task(Generic[P, R]):

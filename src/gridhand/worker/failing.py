@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import pickle
+from typing import Any
 
 from gridhand.worker.values import dumps_known
 
@@ -25,10 +26,39 @@ def failure(error: BaseException, because: str = "") -> bytes:
     return marshal.dumps((_pickled(error), f"{because}{_short(error)}", text, bool(because)))
 
 
+class _InParts:
+    """An exception whose `__init__` takes other things than it hands on, as many do."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self._error
+        kept = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
+        return _put_together, (type(error), error.args, kept)
+
+
+def _put_together(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
 def _pickled(error: BaseException) -> bytes:
     """Nothing, if it could not be read again: that is found out here, and not by the caller."""
+    return _sendable(error) or _sendable(_InParts(error))
+
+
+def _can_be_sent(value: object) -> bool:
+    return bool(_sendable(value))
+
+
+def _sendable(value: object) -> bytes:
     try:
-        data = bytes(dumps_known(error))
+        data = bytes(dumps_known(value))
         pickle.loads(data)
     except BaseException:  # whatever its own methods raise
         return b""
