@@ -143,7 +143,7 @@ def test_one_that_dies_shows_the_end_of_its_log(fake_serve, monkeypatch):
 
 def test_one_that_dies_without_a_word(fake_serve, monkeypatch):
     monkeypatch.setattr(launching, "COMMAND", ["/bin/true"])
-    with pytest.raises(ControllerUnavailable, match=r"^the controller did not start$"):
+    with pytest.raises(ControllerUnavailable, match=r"^the controller did not start\n"):
         connect()
 
 

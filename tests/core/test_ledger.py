@@ -218,7 +218,7 @@ def test_removing_a_node_in_use_is_refused_and_by_force_loses_what_it_held():
 def test_one_live_allocation_is_one():
     ledger = ledger_of(n1="cpu=4")
     hold(ledger, cpu=2)
-    with pytest.raises(NodeInUse, match=r"1 live allocation$"):
+    with pytest.raises(NodeInUse, match=r"1 live allocation\n"):
         ledger.unregister("n1", now=NOW)
 
 

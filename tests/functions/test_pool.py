@@ -60,7 +60,12 @@ def total(*arrays):
     return float(sum(one.sum() for one in arrays))
 
 
-class Odd(Exception):
+class Peculiar(Exception):
+    """Cannot be made from what it hands on, by any means."""
+
+    def __new__(cls, a, b):
+        return super().__new__(cls, f"{a} and {b}")
+
     def __init__(self, a, b):
         super().__init__(f"{a} and {b}")
 
@@ -224,13 +229,16 @@ def test_what_a_function_raises_is_raised_here_and_says_where_it_was(pool, tools
 
 
 def test_errors_that_cannot_be_sent_arrive_as_text(pool, tools):
-    def odd():
-        raise Odd(1, 2)
+    def peculiar():
+        raise Peculiar(1, 2)
 
     def with_lock():
         raise ValueError(threading.Lock())
 
-    for code, said in ((odd, "odd: Odd: 1 and 2"), (with_lock, "with_lock: ValueError: <unlocked")):
+    for code, said in (
+        (peculiar, "peculiar: Peculiar: 1 and 2"),
+        (with_lock, "with_lock: ValueError: <unlocked"),
+    ):
         error = pool.submit(tools.call(code)).exception(20)
         assert isinstance(error, CallFailed)
         assert str(error).startswith(said)

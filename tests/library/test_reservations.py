@@ -239,8 +239,12 @@ def test_a_shorter_renewal_ends_sooner(grid):
 
 def test_a_gang_of_leases_is_renewed_and_ends_as_one(grid):
     gang = grid.allocate_group([{"cpu": 1}, {"cpu": 1}, {"memory": "1GB"}], ttl=60)
-    gang[2].renew(ttl=SHORT)
-    assert len({held.expires_at for held in grid.allocations()}) == 1
+    before = {held.expires_at for held in grid.allocations()}
+    gang[2].renew(ttl=90)
+    after = {held.expires_at for held in grid.allocations()}
+    assert len(before) == len(after) == 1
+    assert before != after
+    gang[0].renew(ttl=SHORT)
     until(lambda: not grid.allocations())
     assert [held.release().state for held in gang] == ["expired"] * 3
 
