@@ -93,6 +93,10 @@ def test_what_makes_no_sense_beside_it_is_refused(machine):
         refused = machine.run(*words, "--within", held, "--", "true")
         assert refused.returncode == 125, words
         assert "within" in refused.stderr or "job" in refused.stderr, words
+    refused = machine.run("-c", 1, "--within", held, "--", "true")
+    assert (
+        "request: {'cpu': '1'} is not allowed\nhint: Give nothing beside within" in refused.stderr
+    )
     told = machine.run("--dry-run", "--within", held, "--", "true")
     assert told.returncode == 0, told.stderr
     machine.grid("release", held, check=0)

@@ -74,7 +74,8 @@ class Submission(BaseModel):
     def _asked(self) -> Request:
         if self.within is not None:
             if self.request or self.request_row is not None:
-                raise InvalidInput("request", "beside within", "nothing: it has what is held")
+                both = self.request or self.request_row
+                raise InvalidInput("request", both, "nothing beside within: it has what is held")
             return Request.of(cpu=1)  # until it is known what that is
         if self.request_row is None:
             return read_request(self.request)
