@@ -113,7 +113,7 @@ def test_threads_do_not_share_a_connection(serve):
     barrier = threading.Barrier(4)
 
     def answer(asked):
-        barrier.wait(5)
+        barrier.wait(30)
         return reply({"path": asked.path})
 
     client, fake = serve(answer)

@@ -20,7 +20,7 @@ class Ended:
         self.told.set()
 
     async def wait(self):
-        await asyncio.wait_for(self.told.wait(), 5)
+        await asyncio.wait_for(self.told.wait(), 30)
         self.told.clear()
 
 

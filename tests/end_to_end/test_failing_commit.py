@@ -160,7 +160,7 @@ def test_what_lapses_on_a_full_disk_lapses(small_disk, tools):
         use_up(grid)
         stuff(small_disk / "ballast")
         pause = threading.Event()
-        for _ in range(300):
+        for _ in range(3000):
             if lease.id not in {held.id for held in grid.allocations()}:
                 break
             pause.wait(0.01)

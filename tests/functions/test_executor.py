@@ -163,7 +163,7 @@ def test_shutdown_without_wait_returns_at_once_and_the_rest_is_done_later(grid):
 
 def test_cancel_futures_cancels_what_has_not_started_and_finishes_what_has(grid, cores):
     executor = GridExecutor(cpu=cores)
-    futures = [executor.submit(nap, 0.5, number) for number in range(4)]
+    futures = [executor.submit(nap, 2, number) for number in range(4)]
     while not futures[0].running():
         time.sleep(0.01)
     executor.shutdown(wait=True, cancel_futures=True)

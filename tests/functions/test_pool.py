@@ -376,7 +376,7 @@ def test_what_waits_can_be_cancelled_and_what_runs_be_stopped(pool, grid, tools)
     assert told == [runs]
     with pytest.raises(CancelledError):
         runs.result()
-    assert wait([runs, waits], 5).not_done == set()
+    assert wait([runs, waits], 30).not_done == set()
     assert tools.value(pool.submit(tools.call(add, 1, request=whole))) == 2
 
 

@@ -320,13 +320,13 @@ def test_what_cannot_succeed_is_not_tried_again(grid):
 
 def test_what_waits_is_cancelled_and_what_runs_is_stopped(either):
     whole = nap.options(cpu=2)
-    runs, waits, again = whole.submit(1.0), whole.submit(1.0), whole.options(retries=3).submit(1.0)
+    runs, waits, again = whole.submit(4.0), whole.submit(4.0), whole.options(retries=3).submit(4.0)
     time.sleep(0.3)
     assert waits.cancel()
     assert again.cancel()
     runs.stop()
     assert runs.cancelled()
-    assert wait([runs, waits, again], 5).not_done == set()
+    assert wait([runs, waits, again], 20).not_done == set()
 
 
 def test_one_with_retries_can_be_stopped_while_it_runs(grid, tools):

@@ -111,11 +111,11 @@ def test_leaving_the_block_gives_a_reservation_back(grid):
 
 def test_r2_a_reservation_that_is_not_confirmed_is_free_again_at_its_time(grid):
     start = time.monotonic()
-    kept = grid.reserve(cpu=4, ttl=1)
+    kept = grid.reserve(cpu=4, ttl=2)
     with pytest.raises(NoRoom):
         grid.allocate(cpu=1)
     until(lambda: grid.fits("n1", cpu=4))
-    assert time.monotonic() - start >= 0.99
+    assert time.monotonic() - start >= 1.99
     assert grid.release(kept.id).state == "expired"
 
 
@@ -184,7 +184,7 @@ def test_r3_devices_their_memory_and_disk_are_held_like_everything_else(grid):
 
 
 def test_r3_a_reserved_device_is_free_again_after_its_time(grid):
-    grid.reserve(gpu=1, ttl=1)
+    grid.reserve(gpu=1, ttl=2)
     assert not grid.fits("n1", gpu=0.1)
     until(lambda: grid.fits("n1", gpu=1))
 
@@ -193,9 +193,9 @@ def test_r3_a_reserved_device_is_free_again_after_its_time(grid):
 
 
 def test_r4_a_lease_that_is_renewed_is_not_given_away(grid):
-    held = grid.allocate(cpu=4, ttl=1.2)
+    held = grid.allocate(cpu=4, ttl=3)
     assert (held.state, held.lifetime) == ("active", "lease")
-    stop = time.monotonic() + 1.5
+    stop = time.monotonic() + 3.3
     while time.monotonic() < stop:
         before = held.expires_at
         held.renew()

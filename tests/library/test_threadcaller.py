@@ -60,7 +60,7 @@ class Gate:
 
     def has_begun(self, times=1):
         for _ in range(times):
-            assert self.begun.acquire(timeout=5)
+            assert self.begun.acquire(timeout=30)
 
 
 def test_a_call_holds_what_it_needs_while_it_runs_and_nothing_after(grid, caller):
@@ -71,15 +71,15 @@ def test_a_call_holds_what_it_needs_while_it_runs_and_nothing_after(grid, caller
     assert (held.node, held.resources) == ("n1", Resources.of(cpu=2))
     assert call.running()
     gate.open.set()
-    returned = call.result(5)
+    returned = call.result(30)
     assert (returned.value.load(), returned.node, returned.allocation) == ("v", "n1", held.id)
     assert grid.allocations() == []  # as soon as it is known to be over, not some time later
 
 
 def test_arguments_that_are_values_arrive_as_what_they_stand_for(caller):
-    first = caller.submit(FunctionCall(lambda: [1], ONE)).result(5).value
+    first = caller.submit(FunctionCall(lambda: [1], ONE)).result(30).value
     second = FunctionCall(lambda *a, **k: (a, k), ONE, (first, 2), {"x": first})
-    args, named = caller.submit(second).result(5).value.load()
+    args, named = caller.submit(second).result(30).value.load()
     assert args == ([1], 2)
     assert args[0] is named["x"] is first.load()
 
@@ -101,7 +101,7 @@ def test_what_a_function_raises_is_what_the_future_raises(grid, caller):
 
     call = caller.submit(FunctionCall(fail, ONE))
     with pytest.raises(Own, match="no"):
-        call.result(5)
+        call.result(30)
     free(grid)
 
 
@@ -129,10 +129,10 @@ def test_those_that_ask_for_much_do_not_keep_others_from_what_is_there(grid, cal
     gate.has_begun()
     large = [caller.submit(FunctionCall(int, Request.of(cpu=2))) for _ in range(20)]
     small = caller.submit(FunctionCall(int, ONE))
-    assert small.result(5).value.load() == 0
+    assert small.result(30).value.load() == 0
     assert not any(call.done() for call in large)
     gate.open.set()
-    wait(large, 5)
+    wait(large, 30)
     assert all(call.done() for call in large)
 
 
@@ -141,7 +141,7 @@ def test_room_that_others_give_back_is_taken(grid, caller):
     call = caller.submit(FunctionCall(int, ONE))
     assert not call.done()
     held.release()
-    assert call.result(5).node == "n1"
+    assert call.result(30).node == "n1"
 
 
 def test_calls_that_need_nothing_hold_nothing_and_are_not_without_bound(grid, caller):
@@ -155,7 +155,7 @@ def test_calls_that_need_nothing_hold_nothing_and_are_not_without_bound(grid, ca
     assert gate.calls == MOST_PLAIN + 10
     assert calls[0].result(0).node == ""
     pinned = caller.submit(FunctionCall(int, Request(Resources(), node="n1")))
-    assert (pinned.result(5).node, pinned.result(5).allocation) == ("n1", "")
+    assert (pinned.result(30).node, pinned.result(30).allocation) == ("n1", "")
 
 
 def test_calls_that_wait_for_calls_that_need_nothing_do_not_wait_for_ever(caller):
@@ -163,7 +163,7 @@ def test_calls_that_wait_for_calls_that_need_nothing_do_not_wait_for_ever(caller
 
     def outer(n):
         everybody.wait(10)  # until no thread is left
-        return caller.submit(FunctionCall(lambda: n, NOTHING)).result(5).value.load()
+        return caller.submit(FunctionCall(lambda: n, NOTHING)).result(30).value.load()
 
     calls = [caller.submit(FunctionCall(outer, NOTHING, (n,))) for n in range(2 * MOST_PLAIN)]
     assert [call.result(20).value.load() for call in calls] == list(range(2 * MOST_PLAIN))
@@ -186,7 +186,7 @@ def test_cancelling_takes_a_call_out_while_it_waits(grid, caller):
     assert wait([first, last], 0).not_done == set()
     held.release()
     for call in calls[1:-1]:
-        assert call.result(5)
+        assert call.result(30)
     free(grid)
 
 
@@ -202,7 +202,7 @@ def test_a_running_call_cannot_be_cancelled_but_stopped(grid, caller):
     waiting = caller.submit(FunctionCall(int, Request.of(cpu=2)))
     assert not waiting.done()
     gate.open.set()
-    assert waiting.result(5)
+    assert waiting.result(30)
     free(grid)
     caller.stop(call)  # over: does nothing
 
@@ -212,7 +212,7 @@ def test_stopping_calls_that_wait_leaves_nothing_held_when_they_are_cancelled(gr
         calls = [caller.submit(FunctionCall(int, ONE)) for _ in range(12)]
         for call in calls:
             caller.stop(call)
-        wait(calls, 5)
+        wait(calls, 30)
         running = [one for one in caller._open if not one.done()]
         until(lambda: not caller._open)
         assert not running or all(one.cancelled() or one.done() for one in running)
@@ -223,15 +223,15 @@ def test_a_call_that_takes_too_long_is_told_so(grid, caller):
     gate = Gate()
     call = caller.submit(FunctionCall(gate, ONE, name="slow", time_limit_s=0.05))
     with pytest.raises(CallTimeout, match="slow: it took longer") as caught:
-        call.result(5)
+        call.result(30)
     assert caught.value.reason == "timeout"
     assert len(grid.allocations()) == 1
     gate.open.set()
     free(grid)
     quick = caller.submit(FunctionCall(int, ONE, time_limit_s=0.05))
-    assert quick.result(5).value.load() == 0
+    assert quick.result(30).value.load() == 0
     limits = [caller.submit(FunctionCall(int, ONE, time_limit_s=s)) for s in (30, 0.001, 20)]
-    assert wait(limits, 5).not_done == set()
+    assert wait(limits, 30).not_done == set()
 
 
 def test_what_can_never_be_placed_says_so(grid, caller):
@@ -241,7 +241,7 @@ def test_what_can_never_be_placed_says_so(grid, caller):
     ):
         call = caller.submit(FunctionCall(int, request, name="f"))
         with pytest.raises(CallFailed, match="f: ") as caught:
-            call.result(5)
+            call.result(30)
         assert (caught.value.reason, caught.value.lost) == ("not_placed", False)
         assert type(caught.value.__cause__) is kind
         assert caught.value.hint == caught.value.__cause__.hint
@@ -254,7 +254,7 @@ def test_a_call_whose_node_was_lost_under_it_is_lost(grid, caller):
     grid.set_health("n1", "down")
     gate.open.set()
     with pytest.raises(CallFailed, match=r"f: .*lost") as caught:
-        call.result(5)
+        call.result(30)
     assert (caught.value.reason, caught.value.lost) == ("node_lost", True)
     free(grid)
 
@@ -262,14 +262,14 @@ def test_a_call_whose_node_was_lost_under_it_is_lost(grid, caller):
 def test_what_is_held_for_a_call_already_is_not_held_again(grid, caller):
     held = grid.allocate(cpu=2)
     request = Request.of(cpu=2, node="n1")
-    returned = caller.submit(FunctionCall(int, request, held=held.id)).result(5)
+    returned = caller.submit(FunctionCall(int, request, held=held.id)).result(30)
     assert (returned.node, returned.allocation) == ("n1", held.id)
     assert [one.id for one in grid.allocations()] == [held.id]  # nor given back
     held.release()
     ran = []
     call = caller.submit(FunctionCall(lambda: ran.append(1), request, held=held.id))
     with pytest.raises(CallFailed) as caught:
-        call.result(5)
+        call.result(30)
     assert (caught.value.lost, ran) == (True, [])
 
 
@@ -317,12 +317,12 @@ def test_each_grid_has_one_caller(grid):
     assert caller_of(grid) is caller_of(grid)
     other = grid.for_owner("bob")
     call = caller_of(other).submit(FunctionCall(lambda: grid.allocations()[0].owner, ONE))
-    assert call.result(5).value.load() == "bob"
+    assert call.result(30).value.load() == "bob"
 
 
 def test_threads_go_when_there_is_nothing_to_do(grid, caller, monkeypatch):
     monkeypatch.setattr("gridhand.library.crew._IDLE_S", 0.01)
     before = threading.active_count()
-    wait([caller.submit(FunctionCall(int, NOTHING)) for _ in range(20)], 5)
+    wait([caller.submit(FunctionCall(int, NOTHING)) for _ in range(20)], 30)
     until(lambda: threading.active_count() <= before)
-    assert caller.submit(FunctionCall(int, NOTHING)).result(5)
+    assert caller.submit(FunctionCall(int, NOTHING)).result(30)
