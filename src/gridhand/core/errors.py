@@ -57,7 +57,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 if TYPE_CHECKING:
     from gridhand.core.refusals import Refusal
@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _SHORT.maxlong = 40
+
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 def shown(value: object) -> str:
@@ -104,10 +107,11 @@ class GridError(Exception):
 
     def __reduce__(self) -> tuple[Callable[..., GridError], tuple[Any, ...]]:
         # Subclasses take other arguments than the message, so unpickling must not call __init__.
-        return _restored, (type(self), self.args, self.__dict__)
+        return restored, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[GridError], args: tuple[Any, ...], state: dict[str, Any]) -> GridError:
+def restored(kind: type[Error], args: tuple[Any, ...], state: dict[str, Any]) -> Error:
+    """An error made of its parts, and not by its `__init__`."""
     error = kind.__new__(kind, *args)
     error.args = args  # which an OSError, such as a time-out, leaves to __init__
     error.__dict__.update(state)

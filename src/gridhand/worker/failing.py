@@ -33,18 +33,11 @@ class _InParts:
         self._error = error
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from gridhand.core.errors import restored
+
         error = self._error
-        kept = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
-        return _put_together, (type(error), error.args, kept)
-
-
-def _put_together(
-    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
-) -> BaseException:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+        kept = {name: value for name, value in vars(error).items() if _sendable(value)}
+        return restored, (type(error), error.args, kept)
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -52,11 +45,8 @@ def _pickled(error: BaseException) -> bytes:
     return _sendable(error) or _sendable(_InParts(error))
 
 
-def _can_be_sent(value: object) -> bool:
-    return bool(_sendable(value))
-
-
 def _sendable(value: object) -> bytes:
+    """Its pickle, if there is one that can be read again."""
     try:
         data = bytes(dumps_known(value))
         pickle.loads(data)
