@@ -108,12 +108,12 @@ def test_a_question_is_not_repeated(caller, answers):
 
 def test_when_it_stays_away_the_caller_hears_that_nobody_knows(caller, answers, monkeypatch):
     """And not what was said of the last try: nothing was changed by that one."""
-    monkeypatch.setattr(calling, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(calling, "PATIENCE_S", 2.0)
     told, asked = answers
     told += [UNKNOWN, AWAY]
     with pytest.raises(errors.OutcomeUnknown, match="lost"):
         caller.submit()
-    assert len(asked) > 2
+    assert len(asked) > 1
 
 
 def test_another_refusal_ends_the_doubt(caller, answers):

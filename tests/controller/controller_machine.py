@@ -149,13 +149,20 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(which=INDEX, code=st.integers(0, 1), tell=st.booleans())
     def end(self, which, code, tell):
+        self.do(self.ended(which, code=code, tell=tell))
+
+    async def ended(self, which, **how):
+        """One is chosen when it is this one's turn: what went before may have ended some."""
         if key := self.some(which, filter(self.engine.begun, self.engine.running)):
-            self.do(self.called(self.engine.end, key, code=code, tell=tell))
+            self.engine.end(key, **how)
 
     @rule(which=INDEX)
     def give_back(self, which):
+        self.do(self.given_back(which))
+
+    async def given_back(self, which):
         if key := self.some(which, self.waiting()):
-            self.do(self.called(self.engine.give_back, key))
+            self.engine.give_back(key)
 
     def waiting(self):
         found = [key for key in self.engine.running if not self.engine.begun(key)]
@@ -164,8 +171,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(which=INDEX, reason=st.sampled_from(["node_lost", "agent_lost", "oom"]))
     def lose_one(self, which, reason):
-        if key := self.some(which, filter(self.engine.begun, self.engine.running)):
-            self.do(self.called(self.engine.end, key, reason=reason, code=None))
+        self.do(self.ended(which, reason=reason, code=None))
 
     @rule()
     def go_away(self):
