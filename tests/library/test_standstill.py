@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
 from gridhand import Grid
 from gridhand.core.requests import Request
 from gridhand.core.resources import Resources
+from gridhand.library import nested
 from gridhand.library.marks import Marks
 from gridhand.library.standstill import Unchanged, Waiting, is_blocked, no_way_out
 
@@ -176,3 +178,45 @@ def test_what_cannot_be_read_does_not_count(tmp_path):
         (folder / "a1-1").write_bytes(text)
         assert other.all() == []
     marks.unset()
+
+
+# ---- in a worker
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """A worker with a core of four that waits for a call of three cores; what it is told."""
+    monkeypatch.setattr(nested, "SURE_S", 0.0)
+    monkeypatch.setattr(nested, "is_blocked", lambda thread: True)
+    slot = {"allocation": "a1-9", "node": "a", "request": Resources.of(cpu=1).parts()}
+    monkeypatch.setattr(nested.here, "slot", slot)
+    one = nested.Nested.__new__(nested.Nested)
+    one.told = []
+    one._pool = SimpleNamespace(fail_waiting=lambda error, shape: one.told.append(error))
+    one._marks, one._same, one._threads = Marks("unix:/a"), Unchanged(), set()
+    shape = SimpleNamespace(
+        request=Request.of(cpu=3), workers=(), waiting=[1], first_name=lambda: "f"
+    )
+    with Grid.in_memory() as grid:
+        grid.register_node("a", cpu=4)
+        one.look = lambda: one._refuse([shape], [shape], grid.status())
+        yield one
+    one._marks.unset()
+
+
+def test_the_last_who_stands_still_is_told(worker):
+    other = Marks("unix:/a")
+    other.set("a1-1", "a", Resources.of(cpu=1).parts())
+    worker.look()
+    assert [error.reason for error in worker.told] == ["nested"]
+    other.unset()
+
+
+def test_who_can_leave_no_mark_waits_on(worker, tmp_path):
+    """As where somebody else has made the folder, who must not have calls fail."""
+    worker._marks.set("x", "a", {})
+    worker._marks.unset()
+    [folder] = tmp_path.iterdir()
+    folder.chmod(0o777)
+    worker.look()
+    assert worker.told == []

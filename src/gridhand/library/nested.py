@@ -99,7 +99,8 @@ class Nested:
         self._marks.set(own.id, own.node, own.held)
         waiting = self._marks.all()
         seconds = self._same.seconds(tuple(one.id for one in waiting), time.monotonic())
-        if seconds < SURE_S or waiting[-1].id != own.id:  # the last one who came is to go
+        last = waiting[-1].id if waiting else None  # none where no marks can be left
+        if seconds < SURE_S or last != own.id:  # the last one who came is to go
             return
         for shape in vain:
             if no_way_out(shape.request, status, waiting):
