@@ -11,19 +11,28 @@ benchmarks := $(wildcard benchmarks/[!_]*.py)
 # The bench environment exists only when there is something to compare with.
 bench_venv := $(if $(peers),.venv-bench,.venv)
 
+# Bytecode is kept, whatever the caller's wish: else each process of a test run compiles all tests anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help ready test lint format soak bench clean
+.PHONY: help ready test test-fast lint format soak bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 ready: ## make or update .venv, with the test and dev tools
 	@$(bootstrap) --extras test,dev
 
-# Three on two cores, as many tests wait; those of a file share what it has started. In the order
+# Five on two cores, as most tests wait; those of a file share what it has started. In the order
 # of tests/conftest.py.
 test: ready ## run all tests; fails under 90 % coverage
-	$(bin)/pytest -n 3 --dist loadfile --no-loadscope-reorder --cov
+	$(bin)/pytest -n 5 --dist loadfile --no-loadscope-reorder --cov
+
+# Tests in this process alone, but for the long runs of hypothesis.
+fast := tests/core tests/audit tests/controller tests/simulate tests/test_architecture.py tests/test_home.py
+
+test-fast: ready ## run the tests that start no servers, in under two minutes
+	$(bin)/pytest -n 2 --dist loadfile $(fast) --ignore-glob '*_machine.py' --ignore-glob '*planted*'
 
 lint: ready ## check format, lint and types
 	$(bin)/ruff format --check .
@@ -34,8 +43,8 @@ format: ready ## format, and fix what can be fixed by machine
 	$(bin)/ruff format .
 	$(bin)/ruff check --fix .
 
-soak: ready ## run the long tests and show their figures
-	$(bin)/pytest -m soak -s -rA --timeout 3600
+soak: ready ## run the long tests, and hypothesis with many more examples; show their figures
+	GRIDHAND_SOAK=1 $(bin)/pytest -m 'soak or hypothesis' -s -rA --timeout 3600
 
 bench: ## run every benchmark; those compared with stand in .venv-bench
 	@$(bootstrap) --venv $(bench_venv) $(if $(peers),--requirement $(peers))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridhand.core.ledger import Ledger
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
 
 WIDTH = 8  # devices at most
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridhand import Node
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
 from gridhand.simulate.inputs import read_tasks
 
 SEED = 20

@@ -35,13 +35,14 @@ from _baselines import Baseline, NaiveNumpy, NumpyByPlanes, PlainLoop
 from _cluster import SEED, gpus_asked, gpus_of, nodes_of, requests_of
 
 from gridhand import Grid, Node
-from gridhand.core.allocations import Move
 from gridhand.core.errors import NoRoom
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
-from gridhand.core.strategies import NOWHERE, STRATEGIES, Strategy
+from gridhand.core.ledger.allocations import Move
+from gridhand.core.ledger.ledger import Ledger, Placement, Terms
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import NOWHERE, STRATEGIES, Strategy
 
 SIZES = (100, 1_000, 10_000, 100_000)
 LARGE = 100_000  # at this size, only these unless others are named

@@ -1,4 +1,4 @@
-"""Imports point one way, and the way to `grid --help` stays light.
+"""Imports point one way, names are told apart, and the way to `grid --help` stays light.
 
 Each room of the package may import some others: at the top of its modules, or only inside
 functions, where the cost and the tie arise when the function runs. A room that is not in the
@@ -12,7 +12,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,31 +35,32 @@ def may(anywhere: str, in_functions: str = "") -> Rule:
 
 
 ROOMS = {
-    #                  at the top of a module           only inside functions
+    #                  at the top of a module                    only inside functions
     "core":       may(""),
+    "audit":      may(""),
+    "posix":      may(""),
     "clock":      may(""),
-    "home":       may("",                               "core"),
-    "config":     may("core home"),
-    "store":      may("core clock config home"),
-    "agent":      may("core clock config home"),
-    "simulate":   may("core clock config home"),
-    "engines":    may("core clock config home agent"),
-    "controller": may("core clock config home store engines"),
-    "api":        may("core clock config home controller"),
-    "client":     may("home",                           "core clock config"),
-    "worker":     may("core"),
-    "library":    may("core clock config home client worker", "controller store"),
-    "cli":        may("core clock config home client",  "agent api controller engines library simulate store"),
-    "testing":    may("agent api client clock config controller core engines home library simulate store"),
-    "gridhand":   may("",                               "core library"),
+    "home":       may("posix",                                  "core"),
+    "config":     may("core"),
+    "store":      may("core audit clock home posix"),
+    "agent":      may("core clock home posix"),
+    "simulate":   may("core clock home"),
+    "engines":    may("core clock home posix agent"),
+    "controller": may("core audit clock config home posix store engines"),
+    "api":        may("core clock home posix controller"),
+    "client":     may("home posix",                             "core clock"),
+    "worker":     may("core posix"),
+    "library":    may("core audit clock home posix client worker", "controller store"),
+    "cli":        may("core clock home posix client",           "agent api audit config controller engines library simulate store"),
+    "gridhand":   may("",                                       "config core library"),
 }  # fmt: skip
 
 # What core may use besides the standard library, and where.
 NUMPY_IN_CORE = {
-    "gridhand.core.columns",
-    "gridhand.core.rowfacts",
-    "gridhand.core.rowlog",
-    "gridhand.core.rowsurvey",
+    "gridhand.core.placement.columns",
+    "gridhand.core.placement.column_features",
+    "gridhand.core.placement.row_log",
+    "gridhand.core.explain.column_survey",
 }
 
 # What nobody should wait for who only wants to see the help.
@@ -197,11 +198,81 @@ def test_a_module_opens_with_why_it_exists(module):
     assert ast.get_docstring(module.tree), f"{module.name} has no docstring"
 
 
+# ---- names and sizes
+
+CONVENTIONS = {"__init__", "__main__", "main", "base", "errors"}
+# The modules of these rooms are named for what they serve, which has a module of its own.
+NAMED_FOR_OTHERS = ("api.routes", "api.schemas", "audit", "cli.commands", "core.rows")
+# A value of the core, and the handle that a program has of it.
+SHARED_CLASS_NAMES = {"Allocation", "Job"}
+LONGEST_FILE = 450
+LONG_FILES = {"gridhand.core.errors"}  # a table
+
+
+def path_of(module: Module) -> Path:
+    parts = module.name.split(".")[1:]
+    found = SOURCE.joinpath(*parts)
+    return found / "__init__.py" if module.is_package else found.with_suffix(".py")
+
+
+def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that are found in more than one place, and where."""
+    places: dict[str, list[str]] = {}
+    for name, place in names:
+        places.setdefault(name, []).append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_module_is_named_for_an_activity():
+    assert [name for name in MODULES if name.endswith("ing")] == []
+
+
+def test_each_module_has_a_name_of_its_own():
+    own = (
+        (name.rpartition(".")[2], name)
+        for name, module in MODULES.items()
+        if not module.is_package
+        and not any(name.startswith(f"gridhand.{room}.") for room in NAMED_FOR_OTHERS)
+    )
+    assert repeated(own).keys() <= CONVENTIONS
+
+
+def test_each_class_has_a_name_of_its_own():
+    classes = (
+        (node.name, name)
+        for name, module in MODULES.items()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert repeated(classes).keys() <= SHARED_CLASS_NAMES
+
+
+def test_files_are_short():
+    lines = {name: len(path_of(one).read_text().splitlines()) for name, one in MODULES.items()}
+    assert {name for name, count in lines.items() if count > LONGEST_FILE} <= LONG_FILES
+
+
+# A sentence that opens like this has to be read twice.
+RIDDLES = {"Who", "Whoever", "Those", "What", "Whatever", "That", "Of"}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_docstrings_open_with_their_subject(room):
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    texts = [
+        f"{name}: {text.splitlines()[0]}"
+        for name, module in MODULES.items()
+        if module.room == room
+        for node in ast.walk(module.tree)
+        if isinstance(node, kinds) and (text := ast.get_docstring(node))
+    ]
+    assert [text for text in texts if text.split()[1].strip(",.:;") in RIDDLES] == []
+
+
 LIGHT = [
     name
     for name, module in MODULES.items()
     if module.room in {"cli", "client", "gridhand", "home", "worker"}
-    and name != "gridhand.client.aio"
 ]
 
 
@@ -212,12 +283,12 @@ def test_the_way_of_a_command_imports_nothing_heavy(name):
 
 #    what it shows                              module              its source                                     the fault
 SAMPLES = {
-    "core imports nothing of ours":            ("core.sample",      "import gridhand.store.sql",                   "may not import store"),
+    "core imports nothing of ours":            ("core.sample",      "import gridhand.store.sql.sql_store",                   "may not import store"),
     "not even the version":                    ("core.sample",      "from gridhand import __version__",            "may not import gridhand"),
     "core may import itself":                  ("core.sample",      "from gridhand.core.errors import GridError",  None),
     "core may import the standard library":    ("core.sample",      "import heapq, collections.abc",               None),
     "core may not import other packages":      ("core.sample",      "import click",                                "standard library"),
-    "numpy is for placement":                  ("core.columns",     "import numpy as np",                          None),
+    "numpy is for placement":                  ("core.placement.columns", "import numpy as np",                         None),
     "numpy is not for the rest of core":       ("core.sample",      "from numpy import typing",                    "standard library"),
     "a function hides nothing in core":        ("core.sample",      "def f():\n    import numpy",                  "standard library"),
     "a relative import is seen":               ("core.sample",      "from ..store import sql",                     "may not import store"),
@@ -229,8 +300,8 @@ SAMPLES = {
     "but what is imported otherwise is":       ("core.sample",      "if TYPE_CHECKING: pass\nelse:\n import numpy", "standard library"),
     "agents do not know the store":            ("agent.sample",     "from gridhand.store import sql",              "may not import store"),
     "engines use agents":                      ("engines.local",    "from gridhand.agent import starter",          None),
-    "the store knows no controller":           ("store.sample",     "import gridhand.controller.keeper",           "may not import controller"),
-    "the api does not go round the keeper":    ("api.sample",       "import gridhand.store.sql",                   "may not import store"),
+    "the store knows no controller":           ("store.sample",     "import gridhand.controller.keeper.keeper",           "may not import controller"),
+    "the api does not go round the keeper":    ("api.sample",       "import gridhand.store.sql.sql_store",                   "may not import store"),
     "core does not know where things are":     ("core.sample",      "import gridhand.home",                        "may not import home"),
     "the rest may":                            ("store.sample",     "from gridhand.home import Home",              None),
     "the client needs core when asked":        ("client.sample",    "def f():\n    import gridhand.core.errors",   None),
@@ -259,10 +330,10 @@ def test_the_checker(name, source, fault):
 
 def test_the_checker_follows_imports_through_other_modules():
     sources = {
-        "gridhand.client": "from gridhand.core.ledger import Ledger",
+        "gridhand.client": "from gridhand.core.ledger.ledger import Ledger",
         "gridhand.core": "",
-        "gridhand.core.ledger": "import gridhand.core.placement\ndef f():\n    import asyncio",
-        "gridhand.core.placement": "import numpy",
+        "gridhand.core.ledger.ledger": "import gridhand.core.placement.place\ndef f():\n    import asyncio",
+        "gridhand.core.placement.place": "import numpy",
     }
     modules = {n: Module(n, n == "gridhand.core", ast.parse(s)) for n, s in sources.items()}
     assert loaded_with("gridhand.client", modules) & HEAVY == {"numpy"}

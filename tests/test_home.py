@@ -1,15 +1,19 @@
 """Where a controller keeps its things, and when that place is refused."""
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from gridhand.core.errors import GridError, InvalidInput
 from gridhand.home import LONGEST_SOCKET, Home
+from other_user import needs_root, run_as_other
 
 #    what it shows                        GRIDHAND_HOME  XDG_STATE_HOME  HOME    folder
 PLACES = {
@@ -157,10 +161,68 @@ def test_a_runtime_folder_that_is_open_is_refused(long_home, tmp_path):
 
 
 def test_without_a_runtime_folder_it_is_a_short_path_all_the_same(monkeypatch):
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("gridhand.home._is_ours", lambda _: False)
     path = Home("/" + "x" * 200).socket
     assert path.startswith(f"/tmp/gridhand-{os.geteuid()}/")
     assert len(path) <= LONGEST_SOCKET
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """A folder that everybody can write to, in place of /tmp; there is no runtime folder."""
+    folder = Path(tempfile.mkdtemp(prefix="gh-", dir="/tmp"))
+    folder.chmod(0o1777)
+    monkeypatch.setattr("gridhand.home._SHARED", str(folder))
+    monkeypatch.setattr("gridhand.home._is_ours", lambda _: False)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("planted", ["link", "folder"])
+@needs_root
+def test_a_name_that_another_user_took_is_avoided(shared, tmp_path, planted):
+    name, victim = shared / f"gridhand-{os.geteuid()}", tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    if planted == "link":
+        run_as_other("os.symlink(*sys.argv[1:])", victim, name)
+    else:
+        run_as_other("os.mkdir(sys.argv[1], 0o777)", name)
+    home = Home(str(tmp_path / ("x" * 80)))
+    home.make()
+    made = Path(home.socket).parent
+    assert made.parent == shared
+    assert made != name
+    assert (made.stat().st_uid, stat.S_IMODE(made.stat().st_mode)) == (os.geteuid(), 0o700)
+    home.make()
+    assert Path(home.socket).parent == made
+    assert not list(victim.iterdir())
+
+
+@needs_root
+def test_a_folder_that_another_user_put_in_place_of_ours_is_left(shared, tmp_path):
+    home = Home(str(tmp_path / ("x" * 80)))
+    home.make()
+    before = home.socket
+    os.rmdir(os.path.dirname(before))  # as a restart of the machine does
+    run_as_other("os.mkdir(sys.argv[1], 0o777)", os.path.dirname(before))
+    home.make()
+    assert home.socket != before
+    assert os.stat(os.path.dirname(home.socket)).st_uid == os.geteuid()
+
+
+@needs_root
+def test_a_home_that_is_a_link_of_another_user_is_refused(shared, tmp_path):
+    (tmp_path / "victim").mkdir(mode=0o700)
+    run_as_other("os.symlink(*sys.argv[1:])", tmp_path / "victim", shared / "home")
+    with pytest.raises(GridError, match="is a link of another user"):
+        Home(str(shared / "home")).make()
+    (tmp_path / "own").symlink_to(tmp_path / "victim")
+    Home(str(tmp_path / "own")).make()
+
+
+def test_a_runtime_folder_of_another_user_is_passed_over(monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")  # others can write there
+    assert not Home("/" + "x" * 200).socket.startswith("/tmp/gridhand/")
 
 
 def test_something_in_the_way_of_the_link_is_told(long_home):
@@ -191,3 +253,15 @@ def test_it_costs_nothing_to_import():
     assert set(done.stdout.split()).isdisjoint(
         {"gridhand.core.errors", "hashlib", "json", "pathlib"}
     )
+
+
+def test_nobody_is_told_to_close_a_folder_that_others_need(tmp_path):
+    (tmp_path / "passwd").touch()
+    tmp_path.chmod(0o755)
+    with pytest.raises(GridError, match="open to other users") as caught:
+        Home(str(tmp_path)).make()
+    assert caught.value.hint == "Set GRIDHAND_HOME to a folder of your own."
+    (tmp_path / "grid.db").touch()
+    with pytest.raises(GridError) as caught:
+        Home(str(tmp_path)).make()
+    assert f"chmod 700 {tmp_path}" in caught.value.hint

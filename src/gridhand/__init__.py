@@ -1,8 +1,8 @@
 """Gridhand gives every piece of work the machine it needs.
 
-The names in `__all__` are the interface; anything else may move. Each is imported when it is
-first used: a program that wants `Resources`, and every `grid` command, is spared numpy and
-SQLAlchemy.
+The names in `__all__` are the public interface; everything else may move. Each name is imported
+when it is first used, so that a program that only needs `Resources`, and every `grid` command,
+starts without numpy and SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gridhand.core.assignment import assign
+    from gridhand.config.cluster_config import ClusterConfig
     from gridhand.core.errors import (
         AllocationBusy,
         CallFailed,
         CallTimeout,
         CircularCollocation,
         CircularDependency,
+        ControllerStopping,
         ControllerUnavailable,
         DuplicateFunction,
         FunctionFailed,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         LeaseExpired,
         MoveRefused,
         NeverFits,
+        NodeElsewhere,
         NodeInUse,
         NoRoom,
         NotAssigned,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         StoreFull,
         StoreInvalid,
         StoreOwned,
+        StoreRemoved,
         StoreUnavailable,
         UnknownAllocation,
         UnknownCall,
@@ -61,20 +64,21 @@ if TYPE_CHECKING:
         VersionMismatch,
         WorkerLost,
     )
-    from gridhand.core.explanation import Explanation
-    from gridhand.core.gpus import Gpu
-    from gridhand.core.graph import Graph
-    from gridhand.core.graphs import Collocated, Function
-    from gridhand.core.nodes import Node
-    from gridhand.core.requests import Request
-    from gridhand.core.resources import Resources
-    from gridhand.library.allocation import Allocation
+    from gridhand.core.explain.explanation import Explanation
+    from gridhand.core.graph.assign import assign
+    from gridhand.core.graph.function import Collocated, Function
+    from gridhand.core.graph.graph import Graph
+    from gridhand.core.model.gpus import Gpu
+    from gridhand.core.model.nodes import Node
+    from gridhand.core.model.requests import Request
+    from gridhand.core.model.resources import Resources
+    from gridhand.library.allocation_handle import Allocation
     from gridhand.library.async_grid import AsyncGrid
-    from gridhand.library.executor import GridExecutor
-    from gridhand.library.graphresult import GraphResult
+    from gridhand.library.functions.executor import GridExecutor
+    from gridhand.library.functions.future import TaskFuture
+    from gridhand.library.functions.task import Task, task
+    from gridhand.library.graphs.result import GraphResult
     from gridhand.library.grid import Grid
-    from gridhand.library.taskfuture import TaskFuture
-    from gridhand.library.tasks import Task, task
 
 __version__ = "0.1.0"
 
@@ -86,7 +90,9 @@ __all__ = [
     "CallTimeout",
     "CircularCollocation",
     "CircularDependency",
+    "ClusterConfig",
     "Collocated",
+    "ControllerStopping",
     "ControllerUnavailable",
     "DuplicateFunction",
     "Explanation",
@@ -116,6 +122,7 @@ __all__ = [
     "NeverFits",
     "NoRoom",
     "Node",
+    "NodeElsewhere",
     "NodeInUse",
     "NotAssigned",
     "NotYours",
@@ -131,6 +138,7 @@ __all__ = [
     "StoreFull",
     "StoreInvalid",
     "StoreOwned",
+    "StoreRemoved",
     "StoreUnavailable",
     "Task",
     "TaskFuture",
@@ -146,79 +154,33 @@ __all__ = [
     "task",
 ]
 
-_MODULES = {
-    "Allocation": "gridhand.library.allocation",
-    "AllocationBusy": "gridhand.core.errors",
+# The module of each public name; most names are errors.
+_MODULES = dict.fromkeys(__all__, "gridhand.core.errors") | {
+    "Allocation": "gridhand.library.allocation_handle",
     "AsyncGrid": "gridhand.library.async_grid",
-    "CallFailed": "gridhand.core.errors",
-    "CallTimeout": "gridhand.core.errors",
-    "CircularCollocation": "gridhand.core.errors",
-    "CircularDependency": "gridhand.core.errors",
-    "Collocated": "gridhand.core.graphs",
-    "ControllerUnavailable": "gridhand.core.errors",
-    "DuplicateFunction": "gridhand.core.errors",
-    "Explanation": "gridhand.core.explanation",
-    "Function": "gridhand.core.graphs",
-    "FunctionFailed": "gridhand.core.errors",
-    "Gpu": "gridhand.core.gpus",
-    "Graph": "gridhand.core.graph",
-    "GraphError": "gridhand.core.errors",
-    "GraphResult": "gridhand.library.graphresult",
-    "GraphTimeout": "gridhand.core.errors",
+    "ClusterConfig": "gridhand.config.cluster_config",
+    "Collocated": "gridhand.core.graph.function",
+    "Explanation": "gridhand.core.explain.explanation",
+    "Function": "gridhand.core.graph.function",
+    "Gpu": "gridhand.core.model.gpus",
+    "Graph": "gridhand.core.graph.graph",
+    "GraphResult": "gridhand.library.graphs.result",
     "Grid": "gridhand.library.grid",
-    "GridClosed": "gridhand.core.errors",
-    "GridError": "gridhand.core.errors",
-    "GridExecutor": "gridhand.library.executor",
-    "HolderBusy": "gridhand.core.errors",
-    "ImpossibleCollocation": "gridhand.core.errors",
-    "InvalidAmount": "gridhand.core.errors",
-    "InvalidDependency": "gridhand.core.errors",
-    "InvalidInput": "gridhand.core.errors",
-    "InvalidName": "gridhand.core.errors",
-    "InvalidRequest": "gridhand.core.errors",
-    "JobRefused": "gridhand.core.errors",
-    "JobsFull": "gridhand.core.errors",
-    "JobsRunning": "gridhand.core.errors",
-    "LeaseExpired": "gridhand.core.errors",
-    "MoveRefused": "gridhand.core.errors",
-    "NeverFits": "gridhand.core.errors",
-    "NoRoom": "gridhand.core.errors",
-    "Node": "gridhand.core.nodes",
-    "NodeInUse": "gridhand.core.errors",
-    "NotAssigned": "gridhand.core.errors",
-    "NotYours": "gridhand.core.errors",
-    "OperationReused": "gridhand.core.errors",
-    "OutcomeUnknown": "gridhand.core.errors",
-    "OutOfMemory": "gridhand.core.errors",
-    "Request": "gridhand.core.requests",
-    "ReservationExpired": "gridhand.core.errors",
-    "Resources": "gridhand.core.resources",
-    "StoreDamaged": "gridhand.core.errors",
-    "StoreError": "gridhand.core.errors",
-    "StoreFenced": "gridhand.core.errors",
-    "StoreFull": "gridhand.core.errors",
-    "StoreInvalid": "gridhand.core.errors",
-    "StoreOwned": "gridhand.core.errors",
-    "StoreUnavailable": "gridhand.core.errors",
-    "Task": "gridhand.library.tasks",
-    "TaskFuture": "gridhand.library.taskfuture",
-    "UnknownAllocation": "gridhand.core.errors",
-    "UnknownCall": "gridhand.core.errors",
-    "UnknownFunction": "gridhand.core.errors",
-    "UnknownJob": "gridhand.core.errors",
-    "UnknownNode": "gridhand.core.errors",
-    "UnknownResource": "gridhand.core.errors",
-    "VersionMismatch": "gridhand.core.errors",
-    "WorkerLost": "gridhand.core.errors",
-    "assign": "gridhand.core.assignment",
-    "task": "gridhand.library.tasks",
+    "GridExecutor": "gridhand.library.functions.executor",
+    "Node": "gridhand.core.model.nodes",
+    "Request": "gridhand.core.model.requests",
+    "Resources": "gridhand.core.model.resources",
+    "Task": "gridhand.library.functions.task",
+    "TaskFuture": "gridhand.library.functions.future",
+    "assign": "gridhand.core.graph.assign",
+    "task": "gridhand.library.functions.task",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imported here, and kept in the module, so that this function is asked once for each name.
+    # The value is kept in the module, so this function runs once for each name.
     from importlib import import_module
 
     value: object = getattr(import_module(_MODULES[name]), name)

@@ -1,7 +1,7 @@
-"""Home: the folder where a controller of one user keeps what it knows, and where it is found.
+"""The home folder of a user's controller: its store, its socket and everything else it keeps.
 
-Whoever may open the socket acts as the user, so the folder is closed to everybody else, and one
-that is not is refused instead of being mended: what others could change is not to be trusted.
+A process that can open the socket acts as the user, so the folder must be closed to others. One
+that is open is refused, not repaired: others may already have changed what is in it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gridhand.core.errors import GridError
 
-MACHINE_SOCKET = "/run/gridhand/socket"  # of a controller that serves all users of the machine
-LONGEST_SOCKET = 100  # bytes of a path; the system takes 107
+OWN_FOLDER = "Set GRIDHAND_HOME to a folder of your own."
+MACHINE_SOCKET = "/run/gridhand/socket"  # of a controller for all users of the machine
+LONGEST_SOCKET = 100  # bytes of a path; the system allows 107
+_SHARED = "/tmp"
+_OUR_FILES = frozenset({"grid.db", "controller.log", "start.lock"})
+
+
+CONFIG_FILE = "cluster_config.yaml"
+
+
+def find_config_file() -> str | None:
+    """Return the configuration file of a caller: from the environment, or in its folder.
+
+    The file in the home, which comes last, is left to the controller.
+    """
+    given = os.environ.get("GRIDHAND_CONFIG")
+    if given:
+        return os.path.abspath(given)
+    return os.path.abspath(CONFIG_FILE) if os.path.isfile(CONFIG_FILE) else None
 
 
 class Home:
-    """Paths of one controller. Making the object touches nothing on the disk."""
+    """The paths of one controller. Making the object does not touch the disk."""
 
     __slots__ = ("folder",)
 
@@ -28,28 +45,30 @@ class Home:
 
     @classmethod
     def find(cls, *, make: bool = True) -> Home:
-        """The home that the environment says; made and checked, unless told not to."""
+        """Return the home that the environment names; create and check it if `make`."""
         home = cls(_from_environment())
         if make:
             home.make()
         return home
 
     def make(self) -> None:
-        """Make the folder and that of the socket; raise `GridError` if they cannot be trusted."""
+        """Create the folder and that of the socket; raise `GridError` if they are not private."""
         _make_private(self.folder)
         if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise _unusable(f"{self.folder} cannot be written", f"Try `chmod 700 {self.folder}`.")
+            raise _unusable(f"{self.folder} cannot be written", close_hint(self.folder))
         if self._is_long():
-            self._leave_word()
-            _make_private(os.path.dirname(self.socket))
+            self._link_socket()
+
+    def exists(self) -> bool:
+        return os.path.isdir(self.folder)
 
     @property
     def socket(self) -> str:
-        """Where the controller listens.
+        """The path where the controller listens.
 
-        A path may be too long for the system. The socket is elsewhere then, and a link tells
-        where: which folder is for such things depends on the environment, and those who look for
-        the socket may have another one than the one who made it.
+        If its path in the home is too long for the system, the socket is elsewhere and the path is
+        a link to it: the other place depends on the environment, which may differ between the
+        process that made the socket and those that look for it.
         """
         if not self._is_long():
             return self._own_socket
@@ -63,14 +82,34 @@ class Home:
         return self._in("grid.db")
 
     @property
+    def store_note(self) -> str:
+        """The file with the address of the store, if that is not the home's own."""
+        return self._in("store.json")
+
+    @property
+    def machine(self) -> str:
+        """The file with the name of this machine among those that share a store."""
+        return self._in("machine")
+
+    @property
     def owner(self) -> str:
-        """The file with the pid of the process that has the store."""
+        """The file with the pid of the process that owns the store."""
         return f"{self.store}.owner"
 
     @property
     def lock(self) -> str:
-        """Held while a controller is being started, so that two at once start one."""
+        """The lock that is held while a controller is started, so that only one is."""
         return self._in("start.lock")
+
+    @property
+    def controller_lock(self) -> str:
+        """The lock that a controller holds as long as it serves, signed with its pid."""
+        return self._in("controller.lock")
+
+    def config_file(self) -> str | None:
+        """Return the path of the configuration file in the home, if there is one."""
+        path = self._in(CONFIG_FILE)
+        return path if os.path.isfile(path) else None
 
     @property
     def log(self) -> str:
@@ -86,8 +125,13 @@ class Home:
 
     @property
     def nodes(self) -> str:
-        """The file that says which nodes this machine stands for, if it is not just itself."""
+        """The file with the virtual nodes of this machine, if there are any."""
         return self._in("nodes.json")
+
+    @property
+    def declared(self) -> str:
+        """The file with what was declared about the nodes that report to the controller."""
+        return self._in("declared.json")
 
     @property
     def jobs(self) -> str:
@@ -98,7 +142,7 @@ class Home:
         return self._in("environments")
 
     def job(self, id: str) -> str:
-        """The folder of a job. An id that is not one, and might lead elsewhere, is refused."""
+        """Return the folder of a job; raise InvalidInput for an id that might lead elsewhere."""
         number, mark, index = id.partition("_")
         if not _is_number(number) or (mark and not _is_number(index)):
             from gridhand.core.errors import InvalidInput
@@ -120,59 +164,111 @@ class Home:
         return len(os.fsencode(self._own_socket)) > LONGEST_SOCKET
 
     def _short(self) -> str:
-        """Where the socket goes when its own path is too long."""
+        """Return the path of the socket when its own is too long."""
+        name = self._short_name()
+        for runtime in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.geteuid()}"):
+            path = os.path.join(runtime, "gridhand", name)
+            if _is_ours(runtime) and len(os.fsencode(path)) <= LONGEST_SOCKET:
+                return path
+        return os.path.join(f"{_SHARED}/gridhand-{os.geteuid()}", name)
+
+    def _short_name(self) -> str:
         from hashlib import sha256
 
-        name = f"{sha256(os.fsencode(self.folder)).hexdigest()[:32]}.sock"
-        given = os.environ.get("XDG_RUNTIME_DIR", "")
-        inside = os.path.join(given, "gridhand")
-        if os.path.isdir(given) and len(os.fsencode(f"{inside}/{name}")) <= LONGEST_SOCKET:
-            return os.path.join(inside, name)
-        return os.path.join(f"/tmp/gridhand-{os.geteuid()}", name)
+        return f"{sha256(os.fsencode(self.folder)).hexdigest()[:32]}.sock"
 
-    def _leave_word(self) -> None:
-        """Link to the socket, unless there is a link to a folder that is still there."""
+    def _link_socket(self) -> None:
+        """Link to the socket, in a folder that is ours; keep a link to such a folder."""
         try:
-            if os.path.isdir(os.path.dirname(os.readlink(self._own_socket))):
+            if _check_private(os.path.dirname(os.readlink(self._own_socket))):
                 return
             os.unlink(self._own_socket)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise _unusable(f"{self._own_socket} is in the way: {error.strerror}") from error
-        with contextlib.suppress(FileExistsError):  # another one was quicker; as good
-            os.symlink(self._short(), self._own_socket)
+        path = self._short()
+        if not _check_private(os.path.dirname(path), make=True):  # another user took that name
+            from tempfile import mkdtemp
+
+            folder = mkdtemp(prefix=f"gridhand-{os.geteuid()}-", dir=_SHARED)
+            path = os.path.join(folder, self._short_name())
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.symlink(path, self._own_socket)
 
 
 def _from_environment() -> str:
     if given := os.environ.get("GRIDHAND_HOME"):
         return given
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # by its own rules one that is not does not count
+    if not os.path.isabs(state):  # the XDG specification ignores relative paths
         state = os.path.expanduser("~/.local/state")
     return os.path.join(state, "gridhand")
 
 
 def _make_private(folder: str) -> None:
-    """A folder that is ours and closed to others, made if it is not there."""
+    """Create the folder if needed; raise `GridError` unless it is ours and closed to others."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        found = os.stat(folder)
+        link, found = os.lstat(folder), os.stat(folder)
     except FileExistsError as error:
         raise _unusable(f"{folder} is not a folder") from error
     except OSError as error:
         raise _unusable(f"cannot make {folder}: {error.strerror}") from error
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
+        raise _unusable(f"{folder} is a link of another user (uid {link.st_uid})")
     if found.st_uid != os.geteuid():
         raise _unusable(f"{folder} belongs to another user (uid {found.st_uid})")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        hint = f"Close it with `chmod 700 {folder}`."
-        raise _unusable(f"{folder} is open to other users (mode {found.st_mode & 0o777:03o})", hint)
+        what = f"{folder} is open to other users (mode {found.st_mode & 0o777:03o})"
+        raise _unusable(what, close_hint(folder))
+
+
+def close_hint(folder: str) -> str:
+    """Return how to make a folder private; "" if others may need it: it is not only ours."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ""
+    ours = not names or any(name in _OUR_FILES for name in names)
+    return f"Close it with `chmod 700 {folder}`." if ours else ""
+
+
+def _check_private(folder: str, *, make: bool = False) -> bool:
+    """Return whether the folder exists and is ours; raise `GridError` if others can enter it.
+
+    With `make`, create it if there is none.
+    """
+    from gridhand.posix.shared_parents import OpenFolder, UnsafeFolder, open_own_folder
+
+    if not make and not os.path.lexists(folder):
+        return False
+    try:
+        os.close(open_own_folder(folder))
+    except OpenFolder as error:
+        raise _unusable(str(error), f"Close it with `chmod 700 {folder}`.") from error
+    except UnsafeFolder:
+        return False
+    except OSError as error:
+        raise _unusable(f"cannot use {folder}: {error.strerror}") from error
+    return True
+
+
+def _is_ours(folder: str) -> bool:
+    """Return whether a runtime folder exists, is ours, and cannot be changed by others."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    )
 
 
 def _unusable(what: str, hint: str = "") -> GridError:
     from gridhand.core.errors import GridError
 
-    return GridError(what, hint=hint or "Set GRIDHAND_HOME to a folder of your own.")
+    return GridError(what, hint=hint or OWN_FOLDER)
 
 
 def _is_number(text: str) -> bool:

@@ -10,9 +10,12 @@ import sys
 
 import pytest
 
-from gridhand.agent import processes, wire
-from gridhand.agent.bounds import own_groups
-from gridhand.agent.starting import StarterError, Starters, launch, order
+from gridhand.agent.link_errors import LinkRefused
+from gridhand.agent.starter import connection
+from gridhand.posix import procfs
+from gridhand.posix.cgroups import own_groups
+from gridhand.posix.daemon import launch
+from starter_client import StarterClient, order
 
 PATIENCE_S = 30.0
 
@@ -54,7 +57,7 @@ class Place:
         self.mark = ""
 
     def connect(self, **options):
-        client = Starters.ensure(self.folder, **{"grace_s": 60.0, **options})
+        client = StarterClient.ensure(self.folder, **{"grace_s": 60.0, **options})
         self._clients.append(client)
         self.mark = client.greeting["mark"]
         self.starters.add((client.greeting["pid"], client.greeting["start"]))
@@ -104,7 +107,7 @@ class Place:
     def clean(self):
         for client in self._clients:
             client.close()
-        with Starters.ensure(self.folder, epoch=2**52) as last:
+        with StarterClient.ensure(self.folder, epoch=2**56) as last:
             self.starters.add((last.greeting["pid"], last.greeting["start"]))
             known = last.list()
             for one in known["running"] + known["ended"]:
@@ -114,7 +117,7 @@ class Place:
                 gone()
         while self._gates:
             self._gates.pop().close()
-        assert not any(processes.lives(pid, start) for pid, start in self.starters)
+        assert not any(procfs.is_alive(pid, start) for pid, start in self.starters)
         log = self.path / "starter" / "log"
         assert not log.exists() or log.read_text() == ""
 
@@ -188,7 +191,7 @@ def refused():
     """The word with which the starter refuses a call."""
 
     def refused(call, *args, **options):
-        with pytest.raises(StarterError) as caught:
+        with pytest.raises(LinkRefused) as caught:
             call(*args, **options)
         return caught.value.because
 
@@ -199,7 +202,7 @@ class Agents:
     """A connection to an agent, for tests that have no event loop."""
 
     def __init__(self, folder, epoch=1):
-        self._socket = wire.connect(folder, PATIENCE_S)
+        self._socket = connection.connect(folder, PATIENCE_S)
         self._inbox = self._socket.makefile("rb")
         self._number = 0
         self.events = []
@@ -313,7 +316,7 @@ class Standing:
         return (self.path / f"{job}.{kind}").read_bytes()
 
     def pid_of_starter(self):
-        with Starters(self.starter, epoch=None) as starter:
+        with StarterClient(self.starter, epoch=None) as starter:
             return starter.greeting["pid"]
 
     def kill(self, client):
@@ -324,7 +327,7 @@ class Standing:
         os.unlink(os.path.join(self.folder, "socket"))
 
     def clean(self):
-        last = self.connect(epoch=2**51)
+        last = self.connect(epoch=2**55)
         for one in last.ask("list")["running"]:
             name = {"job": one["job"], "attempt": one["attempt"]}
             last.ask("stop", reason="cancelled", grace_ms=0, **name)
@@ -333,11 +336,11 @@ class Standing:
             "forget", attempts=[[one["job"], one["attempt"]] for one in last.ask("list")["ended"]]
         )
         name = f"gridhand-{last.greeting['mark']}"
-        groups = [folders[0] / name for folders in own_groups().values()]
+        groups = [os.path.join(folders[0], name) for folders in own_groups().values()]
         with watched(last.greeting["pid"]) as gone:
             last.ask("quit")
             gone()
-        assert not any(group.exists() for group in groups)
+        assert not any(map(os.path.exists, groups))
         for client in self._clients:
             client.close()
         self.place.clean()

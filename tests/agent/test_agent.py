@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from gridhand.agent import processes
+from gridhand.posix import procfs
 
 
 def test_who_it_is_and_what_the_node_has(agent):
     told = agent.greeting
-    assert processes.lives(told["pid"], told["start"])
+    assert procfs.is_alive(told["pid"], told["start"])
     assert told["protocol"] == 1
     assert told["node"]["capacity"]["cpu"] > 0
     assert set(told["cpus"]) == os.sched_getaffinity(0)
@@ -193,9 +193,9 @@ def test_nothing_is_answered_before_a_hello(node, agent):
     silent.close()
     with subprocess.Popen(["/bin/true"]) as _:
         pass
-    from gridhand.agent import wire
+    from gridhand.agent.starter import connection
 
-    raw = wire.connect(node.folder, 10)
+    raw = connection.connect(node.folder, 10)
     raw.sendall(b'{"do": "list", "id": 1}\n')
     assert json.loads(raw.recv(65536))["error"] == "no_hello"
     raw.close()
@@ -244,7 +244,7 @@ def test_it_ends_when_nobody_needs_it(node, tools):
     pid = client.greeting["pid"]
     client.close()
     with tools.watched(pid) as gone:
-        assert processes.process(pid)
+        assert procfs.read_process(pid)
         held.open()
         gone()
     assert not os.path.exists(os.path.join(node.folder, "socket"))
@@ -257,7 +257,7 @@ def test_quit_ends_the_agent_and_no_job(node, agent, tools):
     with tools.watched(agent.greeting["pid"]) as gone:
         agent.ask("quit")
         gone()
-    assert processes.process(pid)
+    assert procfs.read_process(pid)
     again = node.connect()
     held.open()
     assert again.ends()["j"]["code"] == 0

@@ -12,16 +12,17 @@ import sys
 
 import pytest
 
-from gridhand.agent import processes, wire
-from gridhand.agent.launching import ensure_agent
-from gridhand.agent.link import LinkRefused
+from gridhand.agent.bootstrap import ensure_agent
+from gridhand.agent.link_errors import LinkRefused
+from gridhand.agent.starter import connection
+from gridhand.posix import boot_clock, procfs
+from until import until
 
 MB = 10**6
 
 
 def alive(pid):
-    found = processes.process(pid)
-    return found is not None and not found.dead
+    return procfs.is_alive(pid)
 
 
 def test_a_new_agent_finds_what_runs_and_what_ended(node, agent):
@@ -84,10 +85,10 @@ def test_time_that_ran_out_while_nobody_stood_there(node, agent):
     agent.start(order)
     pid = int(said.hear())
     node.kill(agent)
-    found = processes.process(pid)
-    began = processes.boot_ms()
-    while processes.boot_ms() < began + 300:
-        assert processes.lives(pid, found.start)
+    found = procfs.read_process(pid)
+    began = boot_clock.boot_ms()
+    while boot_clock.boot_ms() < began + 300:
+        assert procfs.is_alive(pid, found.start)
     again = node.connect()
     while not (ended := again.ask("list")["ended"]):
         pass
@@ -210,6 +211,10 @@ def test_starts_go_on_while_starters_are_killed(node, agent):
     lines = ran.read_text().split()
     assert len(lines) == len(set(lines))
     assert len(lines) >= sum(reason == "exit" for reason in found.values())
+    log = node.path / "agent" / "log"  # it may say that one was gone before it had answered
+    said = log.read_text().splitlines() if log.exists() else []
+    assert all(line.startswith("the starter cannot be reached") for line in said), said
+    log.write_text("")
 
 
 def forge(node, boot, pid, start):
@@ -223,7 +228,7 @@ def forge(node, boot, pid, start):
 
 def test_after_a_reboot_jobs_are_lost_with_the_node(node):
     with subprocess.Popen(["sleep", "1000"]) as stranger:
-        found = processes.process(stranger.pid)
+        found = procfs.read_process(stranger.pid)
         forge(node, "another-boot", stranger.pid, found.start)
         [lost] = node.connect().ask("list")["ended"]
         assert lost["end"]["reason"] == "node_lost"
@@ -234,8 +239,8 @@ def test_after_a_reboot_jobs_are_lost_with_the_node(node):
 
 def test_whoever_has_the_number_now_is_left_alone(node):
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
-        found = processes.process(stranger.pid)
-        forge(node, processes.boot_id(), stranger.pid, found.start - 1)
+        found = procfs.read_process(stranger.pid)
+        forge(node, procfs.boot_id(), stranger.pid, found.start - 1)
         agent = node.connect()
         while not (ended := agent.ask("list")["ended"]):
             pass
@@ -326,7 +331,7 @@ def test_a_full_disk_of_the_starter_is_told(node):
 
 
 def processes_gone_if(pid):
-    return processes_gone(pid) if processes.process(pid) else contextlib.nullcontext()
+    return processes_gone(pid) if procfs.read_process(pid) else contextlib.nullcontext()
 
 
 def test_one_agent_stands_however_many_want_one(node):
@@ -403,6 +408,48 @@ def test_jobs_may_open_as_many_files_as_before(node, agent):
 
 
 def test_one_that_floods_it_with_nonsense_is_let_go(node, agent):
-    with wire.connect(node.folder, 30) as raw, pytest.raises(OSError):
+    with connection.connect(node.folder, 30) as raw, pytest.raises(OSError):
         raw.sendall(b"x" * (80 << 20))
     assert agent.ask("list")["running"] == []
+
+
+def test_a_removed_socket_is_back_soon(node, agent):
+    """Row 92: the agent is the same, and old connections stay."""
+    path = os.path.join(node.folder, "socket")
+    os.unlink(path)
+    until(lambda: os.path.exists(path))
+    assert node.connect().greeting["pid"] == agent.greeting["pid"]
+    assert agent.ask("list")["running"] == []
+
+
+def test_whoever_looks_for_an_agent_whose_socket_is_gone_finds_it(node, agent):
+    """Row 92: `ensure_agent` waits for the one that runs."""
+    os.unlink(os.path.join(node.folder, "socket"))
+
+    async def found():
+        link = await ensure_agent(node.folder, node.starter, epoch=1)
+        link.close()
+        return link.greeting["pid"]
+
+    assert asyncio.run(found()) == agent.greeting["pid"]
+    os.truncate(os.path.join(node.folder, "log"), 0)  # a second one was refused, and says so
+
+
+def test_what_a_killed_job_left_in_shared_memory_is_removed(node, agent):
+    """The folder of a pool, say, whose process and workers were all killed."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "from gridhand.posix.temporary_folders import make_temporary_folder as make;"
+        "folder, lock = make('/dev/shm'); open(folder + '/large', 'wb').write(bytes(4096));"
+        "print(folder, flush=True); import time; time.sleep(600)"
+    )
+    source = os.path.dirname(os.path.dirname(os.path.dirname(connection.__file__)))
+    order = node.order("j", sys.executable, "-E", "-c", code, os.path.dirname(source))
+    agent.start(order)
+    folder = until(
+        lambda: os.path.exists(node.path / "j.out") and node.output("j").decode().strip()
+    )
+    assert os.path.exists(os.path.join(folder, "large"))
+    agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=0)
+    agent.end("j")
+    until(lambda: not os.path.exists(folder))

@@ -1,14 +1,11 @@
 """A server of jobs for the tests of a file, and who asks it."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from job_server import Api, Server
+from api_server import Api, Server
+from until import until
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +20,6 @@ def api(server):
     yield api
     for job in api.ok("GET", "/jobs?state=open&limit=10000")["jobs"]:
         api.ok("POST", f"/jobs/{job['id']}/cancel")
-    server.until(lambda: not api.ok("GET", "/jobs?state=open")["jobs"])
+    until(lambda: not api.ok("GET", "/jobs?state=open")["jobs"])
     assert api.ok("GET", "/check") == {"clean": True, "violations": []}
     assert os.listdir(server.home.environments) == []

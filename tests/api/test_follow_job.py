@@ -4,11 +4,12 @@ import threading
 from contextlib import closing
 
 import pytest
-from job_server import JOB
 
-from gridhand.api import following
-from gridhand.controller import clients
+from api_server import JOB
+from gridhand.api import follow_job
+from gridhand.controller import connections
 from gridhand.core.errors import OutcomeUnknown, StoreUnavailable
+from until import until
 
 
 def test_a_job_is_followed_from_its_start_to_its_end(api, server):
@@ -36,7 +37,7 @@ def test_who_comes_back_with_offsets_gets_the_rest_and_nothing_twice(api, server
     server.log(id).write_bytes(b"0123456789")
     server.log(id, "stderr").write_bytes(b"abc")
     server.end(id)
-    server.until(lambda: api.job(id)["state"] == "succeeded")
+    until(lambda: api.job(id)["state"] == "succeeded")
     connection, frames = api.follow(id, stdout=7, stderr=3)
     with closing(connection):
         told = list(frames)
@@ -69,9 +70,9 @@ def test_every_phase_is_told_be_it_written_or_not(api, server):
 
 def test_a_change_that_nobody_told_of_is_seen_all_the_same(api, server, monkeypatch):
     """As after a commit of which nobody knew whether it had been made."""
-    monkeypatch.setattr(following, "_LOOK_S", 0.05)
+    monkeypatch.setattr(follow_job, "_REFRESH_S", 0.05)
     id = api.submit()
-    server.until(lambda: (id, 1) in server.engine.running)
+    until(lambda: (id, 1) in server.engine.running)
     connection, frames = api.follow(id)
     with closing(connection):
         next(frames)
@@ -81,26 +82,26 @@ def test_a_change_that_nobody_told_of_is_seen_all_the_same(api, server, monkeypa
 
 
 def test_a_follower_is_told_that_the_controller_is_there(api, monkeypatch):
-    monkeypatch.setattr(following, "_ALIVE_S", 0.05)
+    monkeypatch.setattr(follow_job, "_ALIVE_S", 0.05)
     connection, frames = api.follow(api.submit())
     with closing(connection):
         assert frames.until("alive")
 
 
 def test_an_attached_job_ends_with_its_last_connection(api, server, monkeypatch):
-    monkeypatch.setattr(clients, "MOMENT_S", 0.05)
+    monkeypatch.setattr(connections, "MOMENT_S", 0.05)
     id, other = api.submit(detached=False), api.submit(detached=False)
     watching = [api.follow(one, attach=1)[0] for one in (id, id, other)]
-    server.until(lambda: server.controller.attached._connected[id] == 2)
+    until(lambda: server.controller.attached._connected[id] == 2)
     looking, _ = api.follow(other)  # who only looks on keeps nothing alive, and ends nothing
     looking.close()
     watching[0].close()
     watching[1].close()
-    server.until(lambda: api.job(id)["state"] == "cancelled")
+    until(lambda: api.job(id)["state"] == "cancelled")
     assert api.job(id)["reason"] == "client_gone"
     assert api.job(other)["state"] == "running"
     watching[2].close()
-    server.until(lambda: api.job(other)["state"] == "cancelled")
+    until(lambda: api.job(other)["state"] == "cancelled")
 
 
 # ---- a store that is away
@@ -113,7 +114,7 @@ class Errors(list):
 @pytest.fixture
 def away(server, monkeypatch):
     """Has every look at the jobs fail, until it is told that the store is back."""
-    monkeypatch.setattr("gridhand.controller.controller._STORE_PAUSE_S", 0.01)
+    monkeypatch.setattr("gridhand.controller.store_retry.PAUSE_S", 0.01)
     looking, errors = server.controller.find, Errors()
 
     async def find(ids):
@@ -137,7 +138,7 @@ def test_who_follows_does_so_after_the_store_was_away(api, server, away, error):
         assert next(frames)["job"]["state"] == "running"
         away.append(error)
         server.end(id, code=4)  # of which the follower is told, and cannot be sure
-        server.until(lambda: away.refused > 2)
+        until(lambda: away.refused > 2)
         server.log(id).write_bytes(b"meanwhile\n")
         assert frames.until("output")["text"] == b"meanwhile\n"
         away.clear()
@@ -145,32 +146,59 @@ def test_who_follows_does_so_after_the_store_was_away(api, server, away, error):
         assert list(frames) == []
 
 
-def test_what_was_submitted_is_not_denied_because_the_store_has_gone_since(api, server, away):
+def test_a_submission_is_answered_with_its_jobs_though_the_store_has_gone_since(api, server, away):
+    away += AWAY
+    [job] = api.ok("POST", "/jobs", JOB)["jobs"]
+    assert not away.refused
+    away.clear()
+    assert job["state"] == api.job(job["id"])["state"] == "running"
+
+
+def test_what_was_cancelled_is_not_denied_because_the_store_has_gone_since(api, server, away):
+    id = api.submit()
     away += AWAY
     back = threading.Timer(0.2, away.clear)
     back.start()
-    [job] = api.ok("POST", "/jobs", JOB)["jobs"]
+    [job] = api.ok("POST", f"/jobs/{id}/cancel")["jobs"]
     assert away.refused
-    assert api.job(job["id"])["state"] == "running"
+    assert job["id"] == id
 
 
 def test_who_comes_back_while_the_store_is_away_has_not_gone(api, server, monkeypatch):
     """The end of its job could not be written; by the time it could, the client was there."""
-    monkeypatch.setattr(clients, "MOMENT_S", 0.01)
-    monkeypatch.setattr("gridhand.controller.controller._STORE_PAUSE_S", 0.2)
+    monkeypatch.setattr(connections, "MOMENT_S", 0.01)
+    monkeypatch.setattr("gridhand.controller.store_retry.PAUSE_S", 0.2)
     id, other = api.submit(detached=False), api.submit(detached=False)
     lost = [api.follow(one, attach=1)[0] for one in (id, other)]
-    server.until(lambda: server.controller.attached.has(id))
-    server.until(lambda: server.controller.attached.has(other))
+    until(lambda: server.controller.attached.has(id))
+    until(lambda: server.controller.attached.has(other))
     server.store.down = StoreUnavailable("away")
     for connection in lost:
         connection.close()
-    server.until(lambda: server.store.refused)
+    until(lambda: server.store.refused)
     back, frames = api.follow(id, attach=1)
-    server.until(lambda: server.controller.attached.has(id))
+    until(lambda: server.controller.attached.has(id))
     server.store.down = None
     with closing(back):
-        server.until(lambda: api.job(other)["state"] == "cancelled")
+        until(lambda: api.job(other)["state"] == "cancelled")
         assert api.job(id)["state"] == "running"
         server.end(id)
         assert frames.until("end")["job"]["state"] == "succeeded"
+
+
+def test_the_node_is_told_how_far_an_attached_client_has_read(server, api):
+    id = api.submit(detached=False)
+    until(lambda: (id, 1) in server.engine.running)
+    server.log(id).write_bytes(b"x" * (20 << 20))
+    connection, frames = api.follow(id, attach=1)
+    for _ in range(40):
+        frames.until("output")
+    until(lambda: any(read.get("stdout", 0) > 2 << 20 for _, read in server.engine.readers))
+    connection.close()
+    until(lambda: server.engine.readers[-1] == ((id, 1), {}))
+    known = len(server.engine.readers)
+    other = api.submit()
+    connection, frames = api.follow(other)
+    frames.until("job")
+    connection.close()
+    assert len(server.engine.readers) == known  # nothing waits for a client that only looks

@@ -6,9 +6,9 @@ import sys
 
 SCRIPT = """
 import logging, sys
-from gridhand.api.logs import logging_beside
+from gridhand.api.server_log import log_in_thread
 
-with logging_beside():
+with log_in_thread():
     for number in range(int(sys.argv[1])):
         logging.getLogger("gridhand").warning("line %d %s", number, "x" * 100)
     print("done", flush=True)

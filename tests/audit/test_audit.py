@@ -1,4 +1,4 @@
-"""The checker must be silent on every good state and loud on every broken promise."""
+"""The checker accepts every valid state and reports every violation."""
 
 import ast
 import copy
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridhand.core import check
-from gridhand.core.check import (
+from gridhand import audit
+from gridhand.audit import (
     Violation,
     check_decision,
     check_determinism,
@@ -54,7 +54,7 @@ def part(id, share=0, memory=0, exclusive=False):
 
 
 def dumped(nodes=(), allocations=(), **more):
-    """A dump with what an honest ledger would say of each node."""
+    """Return a dump with the correct sums for each node."""
     live = [a for a in allocations if a["state"] in ("reserved", "active")]
     rows = [row | honest(row, [a for a in live if a["node"] == row["name"]]) for row in nodes]
     return {"now": NOW, "nodes": rows, "allocations": list(allocations), "foreign": {}} | more
@@ -170,7 +170,7 @@ def added(*allocations):
 
 
 def lied(path, value, flag):
-    """Change a row, and let the ledger be honest about the sum but not about overcommitment."""
+    """Change a row and correct the sums, but not the overcommitted flag."""
 
     def corrupt(dump):
         changed(path, value)(dump)
@@ -721,7 +721,7 @@ JSON = st.recursive(
 
 
 def spots(value):
-    """Every container in `value` with each of its keys."""
+    """Yield every container in `value` with each of its keys."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in list(items):
         yield value, key
@@ -746,7 +746,7 @@ def test_no_input_makes_the_checker_raise(junk, random):
 
 
 @pytest.mark.parametrize("odd", [10**5000, {1: 2}, {(): 1}, object()], ids=lambda v: str(type(v)))
-def test_what_json_cannot_hold_is_only_a_violation(odd):
+def test_a_value_that_json_cannot_hold_is_only_a_violation(odd):
     for container, key in spots(rich()):
         dump = rich()
         for place, (again, same) in enumerate(list(spots(dump))):
@@ -757,9 +757,9 @@ def test_what_json_cannot_hold_is_only_a_violation(odd):
 
 
 def test_the_checker_shares_no_code_with_the_ledger():
-    for path in Path(check.__file__).parent.glob("*.py"):
+    for path in Path(audit.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
         imports = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
         imports |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
         ours = {each for each in imports if each.split(".")[0] not in sys.stdlib_module_names}
-        assert all(each.startswith("gridhand.core.check.") for each in ours)
+        assert all(each.startswith("gridhand.audit.") for each in ours)

@@ -1,8 +1,8 @@
-"""The checker finds what is wrong with the row of a call, and nothing where nothing is."""
+"""The checker finds faults in the row of a call, and none in a valid one."""
 
 import pytest
 
-from gridhand.core.check import check_call
+from gridhand.audit import check_call
 
 ROW = {
     "run": "r1", "number": 7, "owner": "ann", "name": "f", "state": "succeeded", "open": None,
@@ -38,16 +38,16 @@ BROKEN = {
     "running, but not open":          ({"state": "running", "ended": None},       "open is None"),
     "over without an end":            ({"ended": None},                           "ended at None"),
     "open with an end":               ({"state": "running", "open": 1},           "ended at 12"),
-    "a success that never began":     ({"started": None},                         "has not begun"),
+    "a success that never began":     ({"started": None},                         "has not started"),
     "a failure without an error":     ({"state": "failed"},                       "error is None"),
     "a success with an error":        ({"error": "no"},                           "error is 'no'"),
-    "times that are not in order":    ({"ended": 9},                              "not in order"),
+    "times that are not in order":    ({"ended": 9},                              "out of order"),
     "a negative time":                ({"submitted": -1},                         "submitted must be"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "said"), BROKEN.values(), ids=BROKEN)
-def test_what_is_wrong_is_said(changes, said):
+def test_each_fault_is_named(changes, said):
     found = check_call(None if changes is None else {**ROW, **changes})
     assert said in " ".join(map(str, found))
     assert {one.invariant for one in found} == {"I7"}

@@ -1,4 +1,4 @@
-"""The checker knows what jobs promise: each fault that is planted is found, and named."""
+"""The checker finds and names each fault that is planted in jobs."""
 
 import copy
 import json
@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridhand.core import jobs
-from gridhand.core.allocations import Lifetime, Move
-from gridhand.core.check import (
+from gridhand.audit import (
     check_ended_job,
     check_history,
     check_rebuild,
@@ -17,17 +15,21 @@ from gridhand.core.check import (
     replay,
     same_state,
 )
-from gridhand.core.jobs import After, End, Reason, Work
-from gridhand.core.jobviews import job_row
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
-from gridhand.core.views import allocation_row, dump, node_row
+from gridhand.core.jobs import job as jobs
+from gridhand.core.jobs.job import After, AttemptEnd, JobSpec, Reason
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.ledger.allocations import AllocationMove, Lifetime, Terms
+from gridhand.core.ledger.devices import DeviceHold
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.ledger.status import dump
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.rows.jobs import job_row
+from gridhand.core.rows.ledger import allocation_row, node_row
 
 ASKED = Request.of(cpu=1, memory="1GB", alternatives=[{"cpu": 2}])
-WORK = Work("ann", ("true",), "/", ASKED, name="t", retry=RetryPolicy.of(2))
-GPU = Work("ann", ("true",), "/", Request.of(gpu=1))
+WORK = JobSpec("ann", ("true",), "/", ASKED, name="t", retry=RetryPolicy.of(2))
+GPU = JobSpec("ann", ("true",), "/", Request.of(gpu=1))
 
 
 class World:
@@ -48,7 +50,7 @@ class World:
     def start(self, job, node="n", choice=0):
         asked = list(job.request.choices())[choice]
         gpu = self.ledger.nodes[node].node.gpus
-        devices = (asked.gpu.hold_on(gpu[0]),) if asked.gpu else ()
+        devices = (DeviceHold.of(asked.gpu, gpu[0]),) if asked.gpu else ()
         terms = Terms(job.work.owner, lifetime=Lifetime.JOB)
         (held,) = self.ledger.grant([Placement(asked, node, devices)], terms, now=self.now)
         moved = jobs.start(job, node=node, allocation=held.id, now=self.now, choice=choice)
@@ -56,11 +58,11 @@ class World:
 
     def end(self, job, reason=Reason.EXIT, code=0):
         attempt = job.attempt
-        how = End(
+        how = AttemptEnd(
             attempt.number, attempt.allocation, reason, code if reason is Reason.EXIT else None
         )
         after = jobs.end(job, how, now=self.now)
-        self.ledger.move(attempt.allocation, Move.RELEASE, now=self.now)
+        self.ledger.move(attempt.allocation, AllocationMove.RELEASE, now=self.now)
         return self.ledger.put_job("job.requeued" if after.open else "job.ended", after)
 
     def stop(self, job, reason=Reason.TIMEOUT):
@@ -71,7 +73,7 @@ class World:
         return self.ledger.put_job("job.stopping" if after.open else "job.ended", after)
 
     def log(self):
-        """The events so far, as a store would tell them: only the first of a job has its work."""
+        """Return the events so far as a store has them: only the first of a job has its work."""
         for kind, subject, _, after, _ in self.ledger.changes:
             row = {"n": node_row, "a": allocation_row, "j": job_row}[kind[0]](after)
             if kind[0] == "j" and kind != "job.submitted":
@@ -127,7 +129,7 @@ def test_a_dump_that_tells_nothing_of_jobs_is_not_judged_by_them():
 
 
 def at(path, value):
-    """A fault: what is at `path`, as "jobs.1.state", is something else; with `...` it is gone."""
+    """Plant a fault: set the value at `path`, such as "jobs.1.state", or delete it with `...`."""
 
     def plant(state):
         *way, last = [int(key) if key.isdigit() else key for key in path.split(".")]
@@ -187,7 +189,7 @@ FAULTS = {
     "a queued job holds something": (job("2", state="queued"), "I6", "a1-1"),
     "a job that ended holds something": (job("2", **GONE), "I6", "a1-1"),
     "an attempt that is over holds something": (attempt("4", 1, allocation="a1-3"), "I6", "a1-4"),
-    "a piece of a gang is missing": (lambda state: by_id(state, "2")["work"].update(pieces=2), "I6", "2"),
+    "what a running job holds belongs to a group": (held("a1-1", group="g1-9"), "I6", "2"),
     "a number twice": (job("2", id="3_9", array="3", array_index=9, number=3), "I6", "3"),
     "an id twice": (again("1"), "I6", "1"),
     "an id that is not the number": (job("1", id="17"), "I6", "17"),
@@ -240,21 +242,6 @@ def test_a_fault_in_the_jobs_is_found_and_named(plant, invariant, subject):
     assert (invariant, subject) in findings(check_state(state))
 
 
-def test_a_gang_is_held_by_its_group():
-    """The attempt names one of its allocations; all of them are its own, and there are as many."""
-    made = World()
-    gang = made.submit(Work("ann", ("true",), "/", Request.of(cpu=1), pieces=3))
-    placements = [Placement(gang.request, node, ()) for node in ("n", "m", "n")]
-    terms = Terms("ann", lifetime=Lifetime.JOB)
-    first, *others = made.ledger.grant(placements, terms, now=made.now)
-    moved = jobs.start(gang, node=first.node, allocation=first.id, now=made.now)
-    made.ledger.put_job("job.started", moved)
-    state = made.dump()
-    assert check_state(state) == []
-    without("allocations", others[0].id)(state)
-    assert ("I6", gang.id) in findings(check_state(state))
-
-
 def lined_up(first, second):
     """Two jobs that name the same allocation."""
     made = World()
@@ -274,7 +261,7 @@ def test_tasks_of_one_array_may_share_what_they_hold():
     assert check_rebuild(events, state) == []
 
 
-def test_nobody_else_may():
+def test_other_jobs_may_not_share_an_allocation():
     task = {"id": "1_1", "array": "1", "array_index": 1}
     of_another = {"id": "2_1", "number": 2, "array": "2", "array_index": 1}
     for first, second in (({}, {}), (task, {}), (task, of_another)):
@@ -305,7 +292,7 @@ ENDED_FAULTS = {
 
 @pytest.mark.parametrize("changes", ENDED_FAULTS.values(), ids=ENDED_FAULTS)
 def test_a_job_that_ended_is_checked_by_itself(changes):
-    """Each of these is found in one that failed."""
+    """Each of these faults is found in a failed job."""
     made = World()
     ended = [made.end(made.start(made.submit())), made.cancel(made.submit())]
     ended.append(made.end(made.start(made.submit(GPU)), Reason.SIGNAL))
@@ -333,7 +320,7 @@ def lifetime():
     return events_of(made, "1")
 
 
-def test_a_whole_life_is_lawful():
+def test_a_whole_life_has_no_violation():
     kinds = ["submitted", "started", "requeued", "started", "stopping", "ended"]
     events = lifetime()
     assert [event["kind"] for event in events] == [f"job.{kind}" for kind in kinds]
@@ -341,7 +328,7 @@ def test_a_whole_life_is_lawful():
 
 
 def last(place, change):
-    """A fault in this event, which is then the last: those after it must not be what finds it."""
+    """Plant a fault in an event and drop the later ones, which must not be what reveals it."""
 
     def plant(events):
         del events[place + 1 :]
@@ -439,7 +426,7 @@ def test_a_job_that_ended_may_have_been_stopped_for_something_graver_meanwhile()
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
 def test_a_replay_goes_on_from_a_checkpoint(cut):
-    """Whose rows have the work that later events leave out, in whatever form it comes."""
+    """The rows have the work that later events leave out, in any form."""
     made = world()
     events, state = made.log(), made.dump()
     start = replay(events[:cut])

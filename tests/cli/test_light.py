@@ -1,15 +1,12 @@
 """What the common commands load: time to start is part of the interface."""
 
-import importlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-samples = importlib.import_module("conftest")
+import fake_api as samples
 
 REPORT = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
 HEAVY = {
@@ -17,8 +14,11 @@ HEAVY = {
     "pydantic", "rich", "shlex", "shutil", "sqlalchemy", "ssl", "subprocess", "tempfile",
 }  # fmt: skip
 OURS = {
-    "gridhand.cli.attached", "gridhand.cli.main", "gridhand.cli.options", "gridhand.cli.outcome",
-    "gridhand.cli.run", "gridhand.cli.scripts", "gridhand.cli.stdin", "gridhand.home",
+    "gridhand.cli.commands", "gridhand.cli.commands.run", "gridhand.cli.help_format", "gridhand.cli.main",
+    "gridhand.cli.options", "gridhand.cli.support", "gridhand.cli.support.attach",
+    "gridhand.cli.support.completions", "gridhand.cli.support.outcome", "gridhand.cli.support.scripts", "gridhand.cli.support.stdin",
+    "gridhand.posix.caller_settings", "gridhand.posix.locks", "gridhand.posix.peers", "gridhand.posix.private_files",
+    "gridhand.posix.procfs",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -10,8 +11,8 @@ import click
 import pytest
 
 import gridhand
-from gridhand.cli.elsewhere import MEANT
-from gridhand.cli.main import ALIASES, COMMANDS, Entry, make_cli, run
+from gridhand.cli.main import ALIASES, COMMANDS, CommandEntry, make_cli, run
+from gridhand.cli.support.aliases import MEANT
 from gridhand.core.errors import GridError
 
 SAMPLES = "gridhand_cli_samples"
@@ -52,7 +53,7 @@ def entries(monkeypatch):
 
     commands = {c.name: c for c in (echo, leave, refuse, grumble, crash, interrupt)}
     vars(module).update(commands)
-    return {name: Entry(f"{SAMPLES}:{name}", f"Help of {name}.") for name in commands}
+    return {name: CommandEntry(f"{SAMPLES}:{name}", f"Help of {name}.") for name in commands}
 
 
 #    what it shows                            arguments            code  stdout     stderr
@@ -98,9 +99,9 @@ def test_what_others_call_it_is_understood(capsys, typed, same):
 def test_aliases_do_not_fill_the_help(capsys):
     assert run(make_cli(COMMANDS), ["--help"]) == 0
     out = capsys.readouterr().out
-    listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line]
-    assert listed[: len(COMMANDS)] == list(COMMANDS)
-    last = " ".join(out[out.index("Also:") :].split())  # and yet they are told
+    rows = [line.split()[0] for line in out.partition("Options:")[0].splitlines() if "  " in line]
+    assert [row for row in rows if row in {**COMMANDS, **ALIASES}] == list(COMMANDS)
+    last = " ".join(out[out.index("Aliases:") :].split())  # and yet they are told
     for alias, words in ALIASES.items():
         assert alias in last
         assert " ".join(words) in last
@@ -132,11 +133,34 @@ def test_a_bug_is_shown_in_full(entries, capsys):
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
 def test_help_lists_commands_without_importing_them(capsys, arguments):
-    entries = {"far": Entry("no.such.module:far", "Goes far.")}
+    entries = {"far": CommandEntry("no.such.module:far", "Goes far.")}
     assert run(make_cli(entries), arguments) == 0
     out, err = capsys.readouterr()
     assert "Goes far." in out
     assert err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns_and_lists_every_option(monkeypatch, capsys, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    cli = make_cli(COMMANDS)
+    assert run(cli, [name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+    with click.Context(cli) as ctx:
+        params = cli.get_command(ctx, name).params
+    for option in (one for one in params if isinstance(one, click.Option) and not one.hidden):
+        assert option.opts[-1] in out
+
+
+def test_help_groups_the_options_of_run_and_ends_with_examples(capsys):
+    assert run(make_cli(COMMANDS), ["run", "--help"]) == 0
+    out = capsys.readouterr().out
+    headings = re.findall(r"^(\w[\w ]+):$", out, re.MULTILINE)
+    assert headings == [
+        "Resources", "Placement", "Queueing", "Limits and retries", "Input and output", "Options",
+        "Examples",
+    ]  # fmt: skip
 
 
 def test_the_shell_completes_commands(entries, monkeypatch, capsys):

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from client_starts import FAKE, started
+from fake_controller import FAKE, started
 
 
 @pytest.fixture
@@ -22,7 +20,7 @@ def home(monkeypatch):
         if name.startswith(("GRIDHAND_", "FAKE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("GRIDHAND_HOME", folder)
-    monkeypatch.setattr("gridhand.client.starting.MACHINE_SOCKET", f"{folder}/none")
+    monkeypatch.setattr("gridhand.client.controller_finder.MACHINE_SOCKET", f"{folder}/none")
     yield Path(folder)
     for pid in started(Path(folder)):
         if b"fake_controller" in _command(pid):
@@ -33,7 +31,7 @@ def home(monkeypatch):
 @pytest.fixture
 def fake_serve(home, monkeypatch):
     """What is started in place of a controller is the fake one."""
-    monkeypatch.setattr("gridhand.client.launching.COMMAND", [sys.executable, str(FAKE), "serve"])
+    monkeypatch.setattr("gridhand.client.launch.COMMAND", [sys.executable, str(FAKE), "serve"])
     return home
 
 

@@ -5,11 +5,12 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+
+import pytest
 
 import fake_controller
-import pytest
 from fake_controller import DROP, FakeController, chunked, frame, problem, reply
-
 from gridhand.client import Client, Log
 from gridhand.core import errors
 
@@ -104,28 +105,6 @@ def test_another_owner(home):
     assert [asked.headers.get("x-gridhand-owner") for asked in fake.asked] == [None, "ada"]
 
 
-def test_a_session_lasts_until_it_is_closed(home):
-    ended = threading.Event()
-
-    def until_closed(asked):
-        yield b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-        yield b'12\r\n{"session": "s1"}\n\r\n'
-        try:
-            while True:
-                yield b"2\r\n\n\n\r\n"
-        finally:
-            ended.set()
-
-    with (
-        FakeController(f"{home}/socket", until_closed),
-        Client(f"unix:{home}/socket") as client,
-    ):
-        with client.session() as session:
-            assert session.id == "s1"
-            assert not ended.is_set()
-        assert ended.wait(30)
-
-
 def test_a_controller_that_ends_before_it_has_answered_has_stopped(home):
     fakes = []
 
@@ -148,19 +127,6 @@ def test_one_that_does_not_answer_and_lives_has_not(home):
         pytest.raises(errors.ControllerUnavailable),
     ):
         client.stop()
-
-
-def test_the_end_of_a_session_can_be_waited_for(home):
-    with (
-        FakeController(
-            f"{home}/socket", lambda asked: chunked([b'{"session": "s1"}\n', b"{}\n", DROP])
-        ) as fake,
-        Client(f"unix:{home}/socket") as client,
-        client.session({"session": "s1"}) as session,
-    ):
-        session.wait()
-        assert session.facts == {"session": "s1"}
-        assert fake.asked[0].json == {"session": "s1"}
 
 
 # ---- following
@@ -340,6 +306,57 @@ def test_a_job_that_is_not_there(home):
         next(client.follow("99"))
 
 
+def test_another_thread_stops_one_who_follows(home):
+    """Wherever it waits: for the next frame, or for the beginning of the reply."""
+    for streams in (lambda: chunked(_then_nothing(frame("alive"))), lambda: _then_nothing()):
+        with (
+            FakeController(f"{home}/socket", lambda asked, streams=streams: streams()) as fake,
+            Client(f"unix:{home}/socket") as client,
+        ):
+            frames = client.follow("17")
+            told = []
+            thread = threading.Thread(target=lambda to=told, of=frames: to.extend(of))
+            thread.start()
+            while not fake.asked:
+                time.sleep(0.001)
+            frames.stop()
+            thread.join(10)
+            assert not thread.is_alive()
+            assert events(told) in ([], ["alive"])
+
+
+def test_one_that_was_stopped_before_it_began_tells_nothing(home):
+    with (
+        FakeController(f"{home}/socket", lambda asked: chunked([frame("end", job=DONE)])),
+        Client(f"unix:{home}/socket") as client,
+    ):
+        frames = client.follow("17")
+        frames.stop()
+        assert list(frames) == []
+
+
+def test_one_that_is_dropped_closes_its_connection(home):
+    ended = threading.Event()
+
+    def answer(asked):
+        try:
+            while True:
+                yield from chunked([frame("alive")])
+        finally:
+            ended.set()
+
+    with FakeController(f"{home}/socket", answer), Client(f"unix:{home}/socket") as client:
+        for event, _ in client.follow("17"):
+            assert event["event"] == "alive"
+            break
+        assert ended.wait(30)
+
+
+def _then_nothing(*parts):
+    yield from parts
+    threading.Event().wait(30)
+
+
 def test_calls_survive_a_restart(home):
     """The reply was lost with the controller; the same call is made again to the next one."""
     path = f"{home}/socket"
@@ -375,7 +392,7 @@ HEAVY = {
         "platform",
     ),
     *("pydantic", "rich", "sqlalchemy", "ssl", "subprocess", "urllib", "uuid"),
-    *("gridhand.core.errors", "gridhand.client.launching"),
+    *("gridhand.core.errors", "gridhand.client.launch"),
 }
 
 

@@ -13,19 +13,21 @@ import time
 from pathlib import Path
 
 import pytest
-from client_starts import FAKE, started
-from fake_controller import DROP, FakeController, chunked, frame, reply
 
+from fake_controller import DROP, FAKE, FakeController, chunked, frame, reply, started
 from gridhand import __version__
-from gridhand.client import connect, launching, starting
+from gridhand.client import connect, controller_finder
+from gridhand.client import launch as launching
 from gridhand.core.errors import ControllerUnavailable, GridError, VersionMismatch
+from gridhand.posix import procfs
 
 OURS = {"version": __version__, "pid": 1, "protocol": 1, "idle": True}
 
 # A process of its own that connects, and says to which controller.
 CONNECT = f"""
 import sys
-from gridhand.client import connect, launching
+from gridhand.client import connect
+from gridhand.client import launch as launching
 launching.COMMAND = [sys.executable, {str(FAKE)!r}, "serve"]
 with connect() as client:
     print(client.version()["pid"])
@@ -134,7 +136,7 @@ def test_one_that_dies_shows_the_end_of_its_log(fake_serve, monkeypatch):
     with pytest.raises(ControllerUnavailable) as caught:
         connect()
     text = str(caught.value)
-    assert text.startswith("the controller did not start; its last words:\n")
+    assert text.startswith("the controller did not start; the end of its log:\n")
     assert text.endswith("\n  line 98\n  line 99")
     assert "line 10" not in text
     assert "an old line" not in text
@@ -173,14 +175,14 @@ def test_why_it_does_not_start_is_told_as_it_is(fake_serve, monkeypatch):
 
 def test_one_that_came_by_other_means_is_taken(fake_serve, monkeypatch):
     """It had the store already when ours was started, and answers a moment later."""
-    launch = launching._another_has_come
+    launch = launching._another_answers
     fakes = []
 
     def late(word, client):
         fakes.append(FakeController(f"{fake_serve}/socket", lambda asked: reply(OURS)))
         return launch(word, client)
 
-    monkeypatch.setattr(launching, "_another_has_come", late)
+    monkeypatch.setattr(launching, "_another_answers", late)
     with open(fake_serve / "owned", "w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         with connect() as client:
@@ -217,15 +219,15 @@ def _read(fd):
 
 def test_an_idle_one_of_another_version_is_replaced(fake_serve, monkeypatch):
     monkeypatch.setenv("FAKE_VERSION", "0.0.9")
-    monkeypatch.setattr(starting, "__version__", "0.0.9")
+    monkeypatch.setattr(controller_finder, "__version__", "0.0.9")
     connect().close()
     monkeypatch.delenv("FAKE_VERSION")
-    monkeypatch.setattr(starting, "__version__", __version__)
+    monkeypatch.setattr(controller_finder, "__version__", __version__)
     with connect() as client:
         assert client.version()["version"] == __version__
     first, second = started(fake_serve)
-    assert not os.path.exists(f"/proc/{first}") or not starting._lives(first)
-    assert starting._lives(second)
+    assert not os.path.exists(f"/proc/{first}") or not procfs.is_alive(first)
+    assert procfs.is_alive(second)
 
 
 def test_a_busy_one_of_another_version_is_left_alone(home):
@@ -250,7 +252,7 @@ def test_one_that_got_busy_meanwhile_is_left_alone_too(home):
 
 
 def test_one_that_does_not_stop_is_told(home, monkeypatch):
-    monkeypatch.setattr(starting, "_STOPPING_S", 0.1)
+    monkeypatch.setattr(controller_finder, "_STOPPING_S", 0.1)
     old = OURS | {"version": "0.0.9"}
     with (
         FakeController(f"{home}/socket", lambda asked: reply(old)),
@@ -289,7 +291,7 @@ def test_one_that_speaks_otherwise(home, monkeypatch):
 
 
 def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypatch):
-    monkeypatch.setattr(starting, "MACHINE_SOCKET", f"{home}/machine")
+    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{home}/machine")
     with (
         FakeController(f"{home}/machine", lambda asked: reply(OURS | {"pid": 42})),
         connect() as client,
@@ -298,7 +300,7 @@ def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypa
 
 
 def test_one_of_the_machine_that_is_gone_does_not_count(fake_serve, monkeypatch):
-    monkeypatch.setattr(starting, "MACHINE_SOCKET", f"{fake_serve}/machine")
+    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{fake_serve}/machine")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{fake_serve}/machine")
     with connect() as client:
@@ -336,7 +338,7 @@ def test_a_folder_in_place_of_a_file(fake_serve, name):
 
 
 def test_a_lock_that_is_held_for_ever(home, monkeypatch):
-    monkeypatch.setattr(starting, "_STARTING_S", 0.1)
+    monkeypatch.setattr(controller_finder, "_STARTING_S", 0.1)
     with open(home / "start.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ControllerUnavailable, match="has been starting a controller"):
@@ -392,7 +394,7 @@ def test_a_follower_waits_for_the_next_controller_and_starts_none(fake_serve):
 
 
 def test_a_follower_starts_one_when_none_comes_back(fake_serve, monkeypatch, capfd):
-    monkeypatch.setattr(starting, "_RESTART_S", 0.1)
+    monkeypatch.setattr(controller_finder, "_RESTART_S", 0.1)
     first, _ = following(fake_serve)
     one = FakeController(f"{fake_serve}/socket", first)
     with connect() as client:
@@ -405,8 +407,8 @@ def test_a_follower_starts_one_when_none_comes_back(fake_serve, monkeypatch, cap
 
 
 def test_patience_has_an_end(fake_serve, monkeypatch):
-    monkeypatch.setattr(starting, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(starting, "_RESTART_S", 0.1)
+    monkeypatch.setattr(controller_finder, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(controller_finder, "_RESTART_S", 0.1)
     monkeypatch.setenv("FAKE_DIES", "no more")
     with FakeController(f"{fake_serve}/socket", lambda asked: reply(OURS)):
         client = connect()

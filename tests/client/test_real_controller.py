@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gridhand.client import connect, starting
+from gridhand.client import connect, controller_finder
 from gridhand.core.errors import GridError
+from gridhand.posix import procfs
 
 LINES = 400
 WRITES = f"""
@@ -29,15 +30,15 @@ def real(monkeypatch):
     """A home of its own for a real controller, and everything of it gone afterwards."""
     folder = tempfile.mkdtemp(prefix="gridhand-real-")
     monkeypatch.setenv("GRIDHAND_HOME", folder)
-    monkeypatch.setattr(starting, "MACHINE_SOCKET", f"{folder}/none")
-    monkeypatch.setattr(starting, "_RESTART_S", 0.3)
+    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{folder}/none")
+    monkeypatch.setattr(controller_finder, "_RESTART_S", 0.3)
     for name in ("GRIDHAND_ADDRESS", "GRIDHAND_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     yield Path(folder)
     with connect(start=False) as client:
         pid = client.version()["pid"]
         client.stop(jobs="kill")
-    while starting._lives(pid):  # or it would start anew what is ended now
+    while procfs.is_alive(pid):  # or it would start anew what is ended now
         time.sleep(0.02)
     end_daemons(folder)
 

@@ -1,13 +1,9 @@
 """A controller whose store is away: who asks again, who is told so, and for how long."""
 
-import asyncio
-
 import pytest
-from fake_controller import FakeController, chunked, frame, problem, reply
 
-from gridhand.client import Client, calling
-from gridhand.client import aio as aio_client
-from gridhand.client.aio import AsyncClient
+from fake_controller import FakeController, chunked, frame, problem, reply
+from gridhand.client import Client, retry
 from gridhand.core import errors
 
 AWAY = problem(503, code="store_unavailable", detail="away", hint="Nothing was changed.")
@@ -17,13 +13,13 @@ OVER = {"id": "17", "state": "succeeded"}
 KEY = "idempotency-key"
 
 
-class Plain:
-    """The client that waits for its answers."""
+class Caller:
+    """A client that notes what it is told to wait for."""
 
     def __init__(self, path):
         self._client = Client(path)
         self.said = []
-        self._client.waits = self.said.append
+        self._client.on_wait = self.said.append
 
     def submit(self):
         with self._client as client:
@@ -38,42 +34,15 @@ class Plain:
             return [event["event"] for event, _ in client.follow("17", attach=True)]
 
 
-class Async:
-    """The same, through the asynchronous one."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def submit(self):
-        return self._run(lambda client: client.submit({"command": ["true"]}))
-
-    def jobs(self):
-        return self._run(lambda client: client.jobs())
-
-    def follow(self):
-        async def events(client):
-            return [event["event"] async for event, _ in client.follow("17", attach=True)]
-
-        return self._run(events)
-
-    def _run(self, ask):
-        async def main():
-            async with AsyncClient(self._path) as client:
-                return await ask(client)
-
-        return asyncio.run(main())
-
-
-@pytest.fixture(params=[Plain, Async])
-def caller(request, home):
-    return request.param(f"unix:{home}/socket")
+@pytest.fixture
+def caller(home):
+    return Caller(f"unix:{home}/socket")
 
 
 @pytest.fixture
 def answers(home, monkeypatch):
     """A controller that gives these answers in turn, the last one for ever."""
-    monkeypatch.setattr(calling, "PAUSE_S", 0.01)
-    monkeypatch.setattr(aio_client, "PAUSE_S", 0.01)
+    monkeypatch.setattr(retry, "PAUSE_S", 0.01)
     left = []
     with FakeController(
         f"{home}/socket", lambda _: left.pop(0) if len(left) > 1 else left[0]
@@ -108,7 +77,7 @@ def test_a_question_is_not_repeated(caller, answers):
 
 def test_when_it_stays_away_the_caller_hears_that_nobody_knows(caller, answers, monkeypatch):
     """And not what was said of the last try: nothing was changed by that one."""
-    monkeypatch.setattr(calling, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(retry, "PATIENCE_S", 2.0)
     told, asked = answers
     told += [UNKNOWN, AWAY]
     with pytest.raises(errors.OutcomeUnknown, match="lost"):
@@ -133,6 +102,6 @@ def test_who_stays_with_a_job_stays(caller, answers):
 def test_waiting_is_told_once(home, answers):
     told, _ = answers
     told += [UNKNOWN, UNKNOWN, DONE]
-    caller = Plain(f"unix:{home}/socket")
+    caller = Caller(f"unix:{home}/socket")
     caller.submit()
     assert caller.said == ["waiting for the controller's store: lost"]

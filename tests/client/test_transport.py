@@ -1,15 +1,22 @@
 """What the client makes of replies, of those that never come, and of those that say no."""
 
+import io
 import os
+import shutil
 import socket
+import tempfile
 import threading
+from types import SimpleNamespace
 
 import pytest
-from fake_controller import DROP, FakeController, chunked, problem, reply
 
-from gridhand.client import Client
-from gridhand.client.transport import Address
+from fake_controller import DROP, FakeController, chunked, problem, reply
+from gridhand.client import Client, routes
+from gridhand.client.http1 import ConnectionLost, Reply
+from gridhand.client.retry import may_repeat
+from gridhand.client.transport import Address, ReplyStream
 from gridhand.core import errors
+from other_user import OTHER, OtherProcess, needs_root
 
 
 @pytest.fixture
@@ -73,6 +80,21 @@ def test_broken_replies_are_a_lost_connection(serve, answer):
         client.status()
 
 
+def test_a_stream_that_ends_within_a_line_or_a_frame_is_a_lost_connection():
+    def stream(data):
+        closing = SimpleNamespace(close=lambda: None)
+        return ReplyStream(closing, Reply(200, {}, io.BytesIO(data)))
+
+    whole = stream(b"one\ntwo")
+    assert whole.line() == b"one\n"
+    with pytest.raises(ConnectionLost, match="line"):
+        whole.line()
+    assert stream(b"").line() == b""
+    assert stream(b"abc").exactly(3) == b"abc"
+    with pytest.raises(ConnectionLost, match="frame"):
+        stream(b"abc").exactly(4)
+
+
 def test_a_connection_is_kept(serve):
     client, fake = serve(lambda asked: reply({}))
     for _ in range(5):
@@ -94,8 +116,59 @@ def test_what_may_not_be_repeated_is_not(serve):
     client, fake = serve(lambda asked: DROP if asked.path.endswith("sessions") else reply({}))
     client.status()
     with pytest.raises(errors.ControllerUnavailable):
-        client.session()
+        client.open_stream(routes.session({}))
     assert [asked.path for asked in fake.asked].count("/api/v1/sessions") == 1
+
+
+def test_a_request_that_may_not_be_repeated_is_sent_once_on_a_connection_that_was_kept(serve):
+    """The server has closed it meanwhile, perhaps after it has read the request."""
+    client, fake = serve(lambda asked: DROP if asked.method == "POST" else reply({}))
+    client.status()
+    with pytest.raises(errors.ControllerUnavailable):
+        client.ask(routes.HttpCall("POST", "/api/v1/once", b"{}"))
+    assert [asked.method for asked in fake.asked].count("POST") == 1
+    client.status()
+    fake.hang_up()
+    with pytest.raises(errors.ControllerUnavailable):
+        client.ask(routes.HttpCall("POST", "/api/v1/once", b"{}"))
+    assert [asked.method for asked in fake.asked].count("POST") <= 2
+
+
+#    what happened                    repeatable     whether it is sent again
+REPEATS = {
+    "nobody listened, once":         (ConnectionRefusedError(), False, True),
+    "there was no socket, once":     (FileNotFoundError(), False, True),
+    "it was lost, once":             (ConnectionLost("x"), False, False),
+    "it was reset, once":            (ConnectionResetError(), False, False),
+    "it was lost, repeatable":       (ConnectionLost("x"), True, True),
+    "it took too long, repeatable":  (TimeoutError(), True, False),
+    "it took too long, once":        (TimeoutError(), False, False),
+    "not permitted, repeatable":     (PermissionError(), True, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "repeatable", "again"), REPEATS.values(), ids=REPEATS)
+def test_when_a_request_is_sent_again(error, repeatable, again):
+    call = routes.HttpCall("GET" if repeatable else "POST", "/x", b"{}")
+    assert call.repeatable is repeatable
+    assert may_repeat(call, error) is again
+
+
+def test_after_a_restart_a_request_that_may_not_be_repeated_is_not(serve):
+    client, fake = serve(lambda asked: DROP)
+    revived = []
+    client.revive = lambda start: revived.append(start)
+    with pytest.raises(errors.ControllerUnavailable):
+        client.ask(routes.HttpCall("POST", "/api/v1/once", b"{}"))
+    assert (len(fake.asked), revived) == (1, [])
+
+
+def test_a_request_that_is_to_be_sent_once_is_sent_once_even_if_it_is_repeatable(serve):
+    client, fake = serve(lambda asked: DROP)
+    client.revive = lambda start: pytest.fail("it must not wait for another controller")
+    with pytest.raises(errors.ControllerUnavailable):
+        client.ask(routes.version(), again=False)
+    assert len(fake.asked) == 1
 
 
 def test_a_retry_has_the_same_op_id_and_another_call_another(serve):
@@ -128,6 +201,25 @@ def test_threads_do_not_share_a_connection(serve):
         thread.join()
     assert found == {n: {"path": f"/api/v1/nodes/n{n}"} for n in range(4)}
     assert fake.connections == 4
+
+
+def test_a_connection_in_use_is_closed_with_its_reply_once_the_client_is(serve):
+    answering, closed = threading.Event(), threading.Event()
+
+    def answer(asked):
+        answering.set()
+        closed.wait(30)
+        return reply({})
+
+    client, fake = serve(answer)
+    thread = threading.Thread(target=client.status)
+    thread.start()
+    answering.wait(30)
+    client.close()
+    closed.set()
+    thread.join(30)
+    assert client._transport._idle == []
+    assert fake.connections == 1
 
 
 def test_a_forked_child_has_connections_of_its_own(serve):
@@ -231,7 +323,7 @@ ADDRESSES = {
 @pytest.mark.parametrize(("text", "address"), ADDRESSES.values(), ids=ADDRESSES)
 def test_addresses(text, address):
     if address is None:
-        with pytest.raises(errors.InvalidInput, match="not an address"):
+        with pytest.raises(errors.InvalidInput, match="not the address"):
             Address.parse(text)
     else:
         assert Address.parse(text) == address
@@ -241,3 +333,52 @@ def test_addresses(text, address):
 def test_a_path_that_is_too_long_is_told():
     with pytest.raises(errors.InvalidInput, match="too long"):
         Client("unix:/" + "x" * 200).status()
+
+
+# ---- another user at the other end
+
+LISTENING = """
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+os.chmod(sys.argv[1], 0o777)
+listening.listen()
+print("listening", flush=True)
+connected, _ = listening.accept()
+while data := connected.recv(1 << 16):
+    print(data, flush=True)
+print("end", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def shared():
+    folder = tempfile.mkdtemp(prefix="gridhand-test-", dir="/tmp")
+    os.chmod(folder, 0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@needs_root
+@pytest.mark.parametrize("chosen", [False, True])
+def test_nothing_is_sent_to_another_user(shared, chosen):
+    path = f"{shared}/socket"
+    with OtherProcess(LISTENING, path) as other:
+        with (
+            Client(Address(path, chosen=chosen)) as client,
+            pytest.raises(errors.ControllerUnavailable, match=f"another user .uid {OTHER}"),
+        ):
+            client.status()
+        assert other.stdout.readline() == "end\n"
+
+
+@needs_root
+def test_the_owner_of_a_folder_that_was_chosen_may_answer(shared):
+    os.chmod(shared, 0o755)
+    os.chown(shared, OTHER, OTHER)
+    path = f"{shared}/socket"
+    with OtherProcess(LISTENING, path), pytest.raises(errors.ControllerUnavailable):
+        Address(path).open(5)
+    os.unlink(path)
+    with OtherProcess(LISTENING, path):
+        Address(path, chosen=True).open(5).close()

@@ -1,18 +1,12 @@
 """Calls in the controller: written while the store is there, lost and forgotten when it is again."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from desks import in_place
-
-from gridhand.controller import callbook, retention
-from gridhand.controller.callbook import WantedCalls
-from gridhand.core.callrecords import CallRecord
+from controller_place import in_place
+from gridhand.controller import call_recorder, store_retry
+from gridhand.controller.call_recorder import WantedCalls
 from gridhand.core.errors import (
     InvalidInput,
     NotYours,
@@ -21,6 +15,7 @@ from gridhand.core.errors import (
     StoreUnavailable,
     UnknownCall,
 )
+from gridhand.core.model.call_record import CallRecord
 
 SESSION = "5e" * 16
 DAY_MS = 86_400_000
@@ -90,7 +85,7 @@ async def test_a_report_whose_outcome_is_unknown_is_written_again(place):
 
 @in_place()
 async def test_what_is_lost_with_a_session_is_so_once_the_store_is_back(place, monkeypatch):
-    monkeypatch.setattr(callbook, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(store_retry, "PAUSE_S", 0.01)
     with place.controller.sessions.connected("ann", SESSION):
         await place.controller.report_calls("ann", SESSION, "r1", [call(1), call(2, "queued")])
         waiting = fails(place, "lose_calls", StoreUnavailable("away"), StoreUnavailable("away"))
@@ -113,7 +108,8 @@ async def test_what_a_session_has_told_before_its_end_is_written_before_it_is_lo
 async def test_old_calls_go_with_the_rest_of_history_and_open_ones_stay(place):
     controller = place.controller
     now = controller._keeper.clock.now()
-    old, young = now - retention.KEPT_MS - DAY_MS, now - retention.KEPT_MS + DAY_MS
+    kept_ms = controller.settings.kept_ms()
+    old, young = now - kept_ms - DAY_MS, now - kept_ms + DAY_MS
     with controller.sessions.connected("ann", SESSION):
         told = [call(1, "succeeded", at=old), call(2, "succeeded", at=young), call(3, at=old)]
         await controller.report_calls("ann", SESSION, "r1", told)
@@ -123,9 +119,9 @@ async def test_old_calls_go_with_the_rest_of_history_and_open_ones_stay(place):
 
 @in_place()
 async def test_of_too_many_the_oldest_go_while_others_come(place, monkeypatch):
-    monkeypatch.setattr(callbook, "KEPT_CALLS", 30)
-    monkeypatch.setattr(callbook, "_BETWEEN", 40)
-    monkeypatch.setattr(callbook, "_STEP", 7)
+    monkeypatch.setattr(call_recorder, "KEPT_CALLS", 30)
+    monkeypatch.setattr(call_recorder, "_BETWEEN", 40)
+    monkeypatch.setattr(call_recorder, "_STEP", 7)
     now = place.controller._keeper.clock.now() - DAY_MS
     with place.controller.sessions.connected("ann", SESSION):
         for number in range(1, 101):
@@ -142,7 +138,7 @@ async def few_enough(place, count):
 
 @in_place()
 async def test_a_store_that_cannot_forget_ends_nobody(place, monkeypatch):
-    monkeypatch.setattr(callbook, "_BETWEEN", 1)
+    monkeypatch.setattr(call_recorder, "_BETWEEN", 1)
     with place.controller.sessions.connected("ann", SESSION):
         waiting = fails(place, "forget_calls", StoreUnavailable("away"))
         await place.controller.report_calls("ann", SESSION, "r1", [call(1)])

@@ -1,29 +1,43 @@
 """The controller between a ledger and a node, either of which may stop at any point."""
 
 import asyncio
+import contextlib
+import errno
 import itertools
 import os
+import shutil
+import sqlite3
+import time
 
 import pytest
-from desks import Place, in_place
-from fake_engine import fact
 
-from gridhand.controller import clients, retention
-from gridhand.controller.commands import Read, SetHealth, Unregister
-from gridhand.controller.job_commands import Cancel, EndAttempts, Ended, Submit
+from controller_place import Place, in_place
+from fake_engine import report
+from gridhand.controller import connections, retention
+from gridhand.controller.keeper.questions import Read
 from gridhand.core.errors import (
     InvalidDependency,
     JobsRunning,
+    NotYours,
     OperationReused,
     OutcomeUnknown,
     StoreFenced,
     StoreInvalid,
     StoreUnavailable,
 )
-from gridhand.core.jobs import After, End, JobState, Reason, Work
-from gridhand.core.nodes import Health
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
+from gridhand.core.jobs.job import After, AttemptEnd, JobSpec, JobState, Reason
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import (
+    Cancel,
+    EndAttempts,
+    Ended,
+    ListEvents,
+    SetHealth,
+    Submit,
+    Unregister,
+)
 
 FIRST = ("1", 1)
 
@@ -31,7 +45,7 @@ FIRST = ("1", 1)
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch):
     """A store that does not come back at once is given up at once."""
-    monkeypatch.setattr("gridhand.controller.keeper._RECOVERY_S", 0.0)
+    monkeypatch.setattr("gridhand.controller.keeper.write_batch._RECOVERY_S", 0.0)
 
 
 # ---- killed between the ledger and the node
@@ -47,7 +61,7 @@ async def test_a_start_that_the_node_was_not_told_of_is_sent_by_the_next_control
     await place.sent(FIRST)
     assert place.engine.started(FIRST) == 1
     [order] = place.engine.orders
-    assert order["fence"] == (await place.job(id)).attempt.allocation
+    assert order.fence == (await place.job(id)).attempt.allocation
 
 
 @in_place()
@@ -105,9 +119,9 @@ async def test_the_clock_of_a_node_decides_nothing(place, days):
     id = await place.submit()
     await place.sent(FIRST)
     fence = (await place.job(id)).attempt.allocation
-    place.controller.runner.spawned([fact("1", 1, fence, state="running", pid=7, **off)])
-    place.engine.running[FIRST] |= off
-    place.engine.end(FIRST, ended_ms=off["begun_ms"] + 5)
+    place.controller.runner.spawned([report("1", 1, fence, state="running", pid=7, **off)])
+    place.engine.running[FIRST].begun_ms = off["begun_ms"]
+    place.engine.end(FIRST)
     job = await place.ended(id)
     last = job.attempts[-1]
     assert job.submitted <= last.placed <= last.started <= last.ended
@@ -120,13 +134,13 @@ async def test_an_end_told_twice_or_late_changes_nothing(place):
     id = await place.submit(retry=RetryPolicy.of(1))
     await place.sent(FIRST)
     attempt = (await place.job(id)).attempt
-    first = fact("1", 1, attempt.allocation, end={"reason": "node_lost"})
+    first = report("1", 1, attempt.allocation, end={"reason": "node_lost"})
     place.engine.running.clear()
     place.controller.runner.ended([first, first])
     await place.sent(("1", 2))
     place.controller.runner.ended([first])
-    place.controller.runner.ended([fact("1", 2, "a9-9", end={"reason": "exit", "code": 1})])
-    place.controller.runner.ended([fact("77", 1, "a9-9", end={"reason": "exit", "code": 1})])
+    place.controller.runner.ended([report("1", 2, "a9-9", end={"reason": "exit", "code": 1})])
+    place.controller.runner.ended([report("77", 1, "a9-9", end={"reason": "exit", "code": 1})])
     await place.quiet()
     job = await place.job(id)
     assert (job.state, len(job.attempts)) == (JobState.RUNNING, 2)
@@ -189,7 +203,7 @@ async def test_cancelled_while_its_end_is_on_its_way(place):
     await place.controller.cancel("ann", [id])
     job = await place.ended(id)
     assert job.state is JobState.CANCELLED
-    place.engine.sink.ended([fact("1", 1, job.attempts[0].allocation, end={"reason": "exit"})])
+    place.engine.sink.ended([report("1", 1, job.attempts[0].allocation, end={"reason": "exit"})])
 
 
 @in_place()
@@ -234,15 +248,16 @@ async def test_a_cancel_and_an_end_in_one_batch_name_the_job_all_the_same(place)
     id, other = await place.submit(), await place.submit()
     await place.sent(FIRST, (other, 1))
     attempt = (await place.job(id)).attempt
-    end = Ended(id, End(1, attempt.allocation, Reason.EXIT, 0))
+    end = Ended(id, AttemptEnd(1, attempt.allocation, Reason.EXIT, 0))
     ask, place.engine.running = place.controller.ask, {}
-    work = Work("ann", ("true",), "/", Request.of(cpu=1), detached=True)
+    work = JobSpec("ann", ("true",), "/", Request.of(cpu=1), detached=True)
     answers = await asyncio.gather(
         ask(EndAttempts("gridhand", ended=(end,))),
         ask(Cancel("ann", ids=(id,))),
         ask(Submit("ann", None, work, (), (After(id),))),
     )
-    assert answers == [[id], [id], ["3"]]
+    *changed, made = answers
+    assert (changed, made.ids, made.fresh) == ([[id], [id]], ["3"], True)
     with pytest.raises(InvalidDependency):
         await ask(Submit("ann", None, work, (), (After("99"),)))
 
@@ -263,16 +278,16 @@ async def test_an_empty_store_is_refused_while_jobs_run_unless_they_are_to_be_st
     assert set(place.engine.running) == {FIRST, ("2", 1)}
     assert place.engine.stops == []
     place.controller = None
-    place.engine.epoch = 7  # as those have who were restarted before
+    place.engine.epoch = 2**53 - 1  # however late it is, one step passes it
     place.engine.immediate = False
     await place.open(store=elsewhere, new_cluster=True)
     await place.until(lambda: len(place.engine.stops) == 2)
     # A job that has the id of one that still runs would never be started.
     id = await place.submit()
     assert id == "3"
-    await place.sent((id, 1))
     for key in (FIRST, ("2", 1)):
         place.engine.end(key)
+    await place.sent((id, 1))
     await place.until(lambda: not place.engine.ended)
     assert await place.running() == [id]
 
@@ -289,6 +304,42 @@ async def test_an_epoch_that_is_over_is_refused_and_changes_nothing(place):
     place.controller = None
     assert list(place.engine.running) == [FIRST]
     assert place.engine.stops == []
+
+
+@in_place()
+@pytest.mark.parametrize("running", [True, False])
+async def test_a_start_that_is_refused_is_refused_again_and_changes_nothing(place, running):
+    """Row 88: of a backup from before the last start, with and without jobs that run."""
+    await place.close()
+    backup = place.home.store + ".backup"
+    shutil.copy(place.home.store, backup)
+    await place.open()
+    await place.submit(environment={"A": "1"})
+    await place.sent(FIRST)
+    await place.close()
+    kept, epoch = place.environments(), place.engine.epoch
+    if not running:
+        place.engine.end(FIRST)
+    right = place.home.store + ".right"
+    os.rename(place.home.store, right)
+    shutil.copy(backup, place.home.store)
+    before = stored(place.home.store)
+    for _ in range(epoch + 2):
+        with pytest.raises(StoreInvalid, match="older"):
+            await place.open()
+        place.controller = None
+    assert stored(place.home.store) == before
+    assert place.environments() == kept
+    assert (place.engine.epoch, place.engine.stops) == (epoch, [])
+    os.rename(right, place.home.store)
+    await place.open()
+    assert (await place.job("1")).attempts[-1].number == 1
+
+
+def stored(path):
+    """All rows of a store."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
 
 
 @in_place()
@@ -309,8 +360,8 @@ async def test_strangers_are_stopped_and_forgotten_and_end_nothing_of_ours(place
     await place.sent(FIRST)
     await place.kill()
     engine = place.engine
-    engine.running["1", 7] = fact("1", 7, "a0-7", state="running")
-    engine.ended["1", 6] = fact("1", 6, "a0-6", end={"reason": "exit", "code": 1})
+    engine.running["1", 7] = report("1", 7, "a0-7", state="running")
+    engine.ended["1", 6] = report("1", 6, "a0-6", end={"reason": "exit", "code": 1})
     await place.open()
     await place.until(lambda: list(engine.running) == [FIRST] and not engine.ended)
     assert engine.stops == [(("1", 7), "node_lost")]
@@ -359,7 +410,7 @@ async def test_a_submission_in_doubt_keeps_its_environment_and_is_repeated(place
         await place.submit(op_id="one", environment={"A": "1"})
     id = await place.submit(op_id="one", environment={"A": "1"})
     await place.sent((id, 1))
-    assert place.engine.orders[0]["env"]["A"] == "1"
+    assert place.engine.orders[0].env["A"] == "1"
 
 
 @in_place()
@@ -447,8 +498,8 @@ async def test_a_node_that_is_taken_away_from_the_ledger_must_not_run_on(place):
 
 @in_place()
 async def test_strangers_on_a_device_are_planned_around_until_they_leave(place):
-    from gridhand.core.nodes import Node
-    from gridhand.core.views import node_row
+    from gridhand.core.model.nodes import Node
+    from gridhand.core.rows.ledger import node_row
 
     gpu = [{"model": "A100", "memory": "40GB"}]
     place.engine.sink.node_changed(node_row(Node.of("g1", cpu=1, gpus=gpu)), [])
@@ -496,6 +547,23 @@ async def test_a_folder_that_cannot_be_made_ends_the_job_and_not_the_controller(
     os.unlink(place.home.jobs)
     await place.submit()
     await place.sent(("2", 1))
+
+
+@in_place()
+async def test_a_start_waits_while_the_controller_is_out_of_descriptors(place, monkeypatch):
+    """Row 91: what the controller is short of is not the job's failure."""
+    load, refused = place.controller.environments.load, []
+
+    def short(name):
+        if len(refused) < 2:
+            refused.append(name)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return load(name)
+
+    monkeypatch.setattr(place.controller.environments, "load", short)
+    await place.submit()
+    await place.sent(("1", 1))
+    assert len(refused) == 2
 
 
 @in_place()
@@ -553,7 +621,7 @@ async def test_after_a_restart_those_who_still_wait_have_their_environment(place
     await place.open()
     for id in ids[1:]:
         await place.sent((id, 1))
-        assert place.engine.orders[-1]["env"]["A"] == "1"
+        assert place.engine.orders[-1].env["A"] == "1"
         place.engine.end((id, 1))
     await place.ended(*ids)
     assert place.environments() == []
@@ -582,7 +650,7 @@ async def test_what_was_not_submitted_leaves_no_environment_behind(place):
 async def test_an_attached_job_ends_with_its_client_but_not_if_that_is_back_in_time(
     place, monkeypatch
 ):
-    monkeypatch.setattr(clients, "MOMENT_S", 0.05)
+    monkeypatch.setattr(connections, "MOMENT_S", 0.05)
     id, kept = await place.submit(detached=False), await place.submit(detached=False)
     await place.sent(FIRST, (kept, 1))
     controller = place.controller
@@ -598,7 +666,7 @@ async def test_an_attached_job_ends_with_its_client_but_not_if_that_is_back_in_t
 
 @in_place()
 async def test_after_a_restart_clients_have_a_while_to_come_back(place, monkeypatch):
-    monkeypatch.setattr(clients.Clients.expect, "__defaults__", (0.05,))
+    monkeypatch.setattr(connections.ConnectionCounts.expect, "__defaults__", (0.05,))
     gone, back = await place.submit(detached=False), await place.submit(detached=False)
     detached = await place.submit()
     await place.sent((gone, 1), (back, 1), (detached, 1))
@@ -643,6 +711,53 @@ async def test_killing_that_fails_leaves_a_controller_that_starts_jobs(place):
 
 
 @in_place()
+async def test_a_job_that_ended_while_the_store_was_away_has_run_only_until_then(place):
+    id = await place.submit()
+    await place.sent(FIRST)
+    place.store.faults = [StoreUnavailable("away"), StoreUnavailable("away")]
+    place.engine.end(FIRST, ran_ms=5)
+    await place.ended(id)
+    job = (await place.controller.job(id)).job
+    assert place.store.faults == []
+    assert job.ended - job.attempts[-1].started == 5
+    assert job.ended < place.controller._keeper.clock.now() - 5
+
+
+@pytest.mark.parametrize(("who", "admin"), [("ann", False), ("root", True)])
+@in_place()
+async def test_an_event_says_who_has_sent_a_signal(place, who, admin):
+    id = await place.submit()
+    await place.sent(FIRST)
+    assert await place.controller.signal(who, id, 10, "op-1", any_owner=admin)
+
+    async def told():
+        events = await place.controller.ask(ListEvents(0, 100))
+        return [event for event in events if event.kind == "job.signalled"]
+
+    (event,) = await place.until(told)
+    assert (event.subject, event.owner, event.op_id, event.why) == (id, who, "op-1", "signal 10")
+    assert place.engine.stops == []
+    with pytest.raises(NotYours):
+        await place.controller.signal("bob", id, 10)
+
+
+@in_place()
+async def test_a_signal_is_sent_while_the_store_is_away_and_recorded_afterwards(place):
+    id = await place.submit()
+    await place.sent(FIRST)
+    place.store.down = StoreUnavailable("away")
+    assert await place.controller.signal("ann", id, 10)
+    await place.until(lambda: place.store.refused)
+    place.store.down = None
+
+    async def told():
+        events = await place.controller.ask(ListEvents(0, 100))
+        return [event for event in events if event.kind == "job.signalled"]
+
+    await place.until(told)
+
+
+@in_place()
 async def test_what_is_old_is_forgotten_with_what_it_wrote_and_nothing_else(place, monkeypatch):
     ids = [await place.submit() for _ in range(3)]
     await place.sent(*((id, 1) for id in ids))
@@ -656,9 +771,29 @@ async def test_what_is_old_is_forgotten_with_what_it_wrote_and_nothing_else(plac
         os.utime(os.path.join(jobs, name), (0, 0))
     await place.controller._retention.forget()
     assert sorted(os.listdir(jobs)) == ["1", "2", "3", "88", "notes"]  # the store knows them all
-    monkeypatch.setattr(retention, "stored", lambda ids: Read(lambda desk: []))
+    monkeypatch.setattr(retention, "find_stored", lambda ids: Read(lambda desk: []))
     await place.controller._retention.forget()
     assert sorted(os.listdir(jobs)) == ["2", "3", "88", "notes"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "ledger", "old"),
+    [
+        (-31, 0, True),
+        (-29, 0, False),
+        (-31, 10, False),  # 31 days ago, of which a jump of the clock is not counted
+        (-1, -400, False),  # the wall clock was years ahead before
+        (40, 0, False),
+        (40, -400, True),  # written while it was ahead, and passed by ledger time since
+    ],
+)
+def test_a_folder_is_old_if_it_is_by_wall_clock_and_ledger_time(tmp_path, changed, ledger, old):
+    """Row 96; `ledger` is how many days later ledger time has what is 30 days old."""
+    now, folder = time.time(), tmp_path / "88"
+    folder.mkdir()
+    os.utime(folder, (now + changed * 86_400,) * 2)
+    cut = now - (30 + ledger) * 86_400
+    assert retention._older(str(tmp_path), cut, 30 * 86_400) == (["88"] if old else [])
 
 
 def test_a_controller_that_could_not_open_leaves_the_store_to_others(tmp_path):
@@ -672,3 +807,19 @@ def test_a_controller_that_could_not_open_leaves_the_store_to_others(tmp_path):
         await place.close()
 
     asyncio.run(twice())
+
+
+@in_place()
+async def test_on_a_full_disk_ends_are_written_though_a_job_waits_for_the_room(place, monkeypatch):
+    """Row 23: the start that an end makes room for must not make the end count as new."""
+    await place.submit(4)
+    await place.sent(FIRST)
+    queued = await place.submit(4)
+    with monkeypatch.context() as full:
+        full.setattr("gridhand.store.sql.sqlite.fill_reserve", lambda *_: False)
+        assert place.store.relieve()  # the space that was kept for releasing is being used up
+        place.engine.end(FIRST)
+        await place.until(lambda: not place.engine.ended)
+        assert await place.state("1") is JobState.SUCCEEDED
+        assert await place.state(queued) is JobState.QUEUED
+    await place.sent((queued, 1))

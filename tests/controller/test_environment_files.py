@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from gridhand.controller import environments
-from gridhand.controller.environments import Environments
+from gridhand.controller import environment_files
+from gridhand.controller.environment_files import Environments
 from gridhand.core.errors import StoreFull, StoreUnavailable
 
 
@@ -64,8 +64,13 @@ def test_at_the_start_what_open_jobs_need_stays_and_all_else_goes(kept, folder):
 
 def test_those_who_come_at_once_have_it_written_once(kept, folder, monkeypatch):
     written = []
-    write = kept._write
-    monkeypatch.setattr(kept, "_write", lambda *args: (written.append(args[0]), write(*args)))
+    replace_file = environment_files.replace_file
+
+    def note(path, text):
+        written.append(os.path.basename(path))
+        replace_file(path, text)
+
+    monkeypatch.setattr(environment_files, "replace_file", note)
 
     async def at_once():
         return await asyncio.gather(*(kept.keep({"A": "1"}) for _ in range(20)))
@@ -100,10 +105,10 @@ def test_what_cannot_be_written_is_not_needed_and_leaves_nothing(
 
 def test_many_large_ones_are_not_all_kept_in_memory(kept):
     small = [keep(kept, A=str(number)) for number in range(100)]
-    large = [keep(kept, A=f"{number}" * environments._LARGE) for number in range(3)]
-    assert len(kept._read) == environments._REMEMBERED
-    assert not kept._read.keys() & set(large)
-    assert kept.load(large[0])["A"] == "0" * environments._LARGE
+    large = [keep(kept, A=f"{number}" * environment_files._LARGEST_CACHED) for number in range(3)]
+    assert len(kept._cache) == environment_files._MOST_CACHED
+    assert not kept._cache.keys() & set(large)
+    assert kept.load(large[0])["A"] == "0" * environment_files._LARGEST_CACHED
     assert kept.load(small[0]) == {"A": "0"}
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from gridhand.controller import feed
-from gridhand.controller.feed import Feed
-from gridhand.core.jobs import Job, JobState, Work
-from gridhand.core.requests import Request
+from gridhand.controller import job_feed
+from gridhand.controller.job_feed import Feed
+from gridhand.core.jobs.job import Job, JobSpec, JobState
+from gridhand.core.model.requests import Request
 
-WORK = Work("ann", ("true",), "/", Request.of(cpu=1))
+WORK = JobSpec("ann", ("true",), "/", Request.of(cpu=1))
 
 
 def job(number, state=JobState.QUEUED):
@@ -62,7 +62,7 @@ def test_nothing_is_left_of_those_who_have_gone():
 
 
 def test_who_never_reads_does_not_grow_without_end(monkeypatch):
-    monkeypatch.setattr(feed, "_MOST_UNREAD", 3)
+    monkeypatch.setattr(job_feed, "_MOST_UNREAD", 3)
 
     async def hear():
         told = Feed()

@@ -2,13 +2,15 @@
 
 import pytest
 
-from gridhand.controller.orders import LOG_BYTES, PROCESSES, log_path, make_order
-from gridhand.core import jobs
-from gridhand.core.jobs import Work
-from gridhand.core.ledger import Ledger, Terms
-from gridhand.core.nodes import Node
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.requests import Request
+from gridhand.controller.start_orders import LOG_BYTES, PROCESSES, log_path, make_order
+from gridhand.core.jobs import job as jobs
+from gridhand.core.jobs.job import JobSpec
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
 
 
 def started(request=None, *, array=None, index=None, **wishes):
@@ -18,7 +20,7 @@ def started(request=None, *, array=None, index=None, **wishes):
     ledger.register(Node.of("n1", cpu=8, memory="16GB", gpus=gpus))
     asked = request or Request.of(cpu=1)
     [held] = ledger.grant([place(asked, Snapshot(ledger))], Terms("ann"), now=5)
-    work = Work("ann", ("echo", "a b"), "/work", asked, **wishes)
+    work = JobSpec("ann", ("echo", "a b"), "/work", asked, **wishes)
     job = jobs.submit(work, id="17", number=17, now=5, array=array, array_index=index)
     return jobs.start(job, node="n1", allocation=held.id, now=5), held
 
@@ -31,29 +33,29 @@ def order(*args, pin=True, environment=None, **wishes):
 def test_an_order_has_what_was_granted_and_what_was_asked():
     asked = Request.of(cpu=1.5, memory="2GB", gpu=0.5, gpu_memory="10GB")
     found = order(asked, time_limit_ms=9000, grace_ms=70, processes=9, stdin="/in")
-    assert (found["job"], found["attempt"], found["node"]) == ("17", 1, "n1")
-    assert (found["argv"], found["cwd"]) == (["echo", "a b"], "/work")
-    assert (found["cores"], found["memory_bytes"]) == (15_000, 2 * 10**9)
-    assert found["devices"] == ["n1/0"]
-    assert found["gpu_memory"] == {"n1/0": 10**10}
-    assert (found["time_limit_ms"], found["grace_ms"], found["processes"]) == (9000, 70, 9)
-    assert (found["stdin"], found["log_bytes"], found["pin"]) == ("/in", LOG_BYTES, True)
-    assert found["fence"].startswith("a")
+    assert (found.job, found.attempt, found.node) == ("17", 1, "n1")
+    assert (found.argv, found.cwd) == (["echo", "a b"], "/work")
+    assert (found.cores, found.memory_bytes) == (15_000, 2 * 10**9)
+    assert found.devices == ["n1/0"]
+    assert found.gpu_memory == {"n1/0": 10**10}
+    assert (found.time_limit_ms, found.grace_ms, found.processes) == (9000, 70, 9)
+    assert (found.stdin, found.log_bytes, found.pin) == ("/in", LOG_BYTES, True)
+    assert found.fence.startswith("a")
 
 
 def test_what_was_not_asked_for_is_not_limited_but_for_the_number_of_processes():
     found = order(Request.of(fpga=0, cpu=1))
-    assert found["memory_bytes"] is None
-    assert found["time_limit_ms"] is None
-    assert found["processes"] == PROCESSES
-    assert found["devices"] == []
+    assert found.memory_bytes is None
+    assert found.time_limit_ms is None
+    assert found.processes == PROCESSES
+    assert found.devices == []
 
 
 def test_its_own_variables_count_more_than_those_of_the_caller():
     mine = {"GRIDHAND_VARIANT": "9", "GRIDHAND_ARRAY_TASK_ID": "9", "PATH": "/bin"}
-    alone = order(environment=mine)["env"]
+    alone = order(environment=mine).env
     assert alone == {**mine, "GRIDHAND_VARIANT": "0"}
-    task = order(environment=mine, array="17", index=4)["env"]
+    task = order(environment=mine, array="17", index=4).env
     assert task["GRIDHAND_ARRAY_TASK_ID"] == "4"
     assert task["GRIDHAND_ARRAY_ID"] == "17"
     assert mine["GRIDHAND_VARIANT"] == "9"  # those that were given are not changed
@@ -78,4 +80,4 @@ def test_where_a_job_writes(named, array, index, path):
 
 def test_devices_are_named_by_what_they_are():
     found = order(Request.of(gpu=2))
-    assert found["devices"] == ["n1/0", "n1/1"]
+    assert found.devices == ["n1/0", "n1/1"]

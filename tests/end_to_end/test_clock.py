@@ -4,24 +4,18 @@ A small library that is loaded before all others adds an offset, which a file sa
 clock of every process of the grid, and of no other. The steady clocks stay as they are.
 """
 
-import importlib.util
 import shutil
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
+from grid_machine import Machine
 from gridhand.client.client import Client
 from gridhand.client.transport import Address
-
-_spec = importlib.util.spec_from_file_location(
-    "gridhand_machine", Path(__file__).parent / "machine.py"
-)
-machines = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(machines)
-Machine, until = machines.Machine, machines.until
+from until import until
 
 HOUR_S = 3600
 SHIM = r"""
@@ -141,12 +135,12 @@ def test_the_clock_of_the_grid_is_set_and_no_other(machine):
     """Or else the tests below would show nothing."""
     machine.set_clock(-HOUR_S)
     code = "import time; print(int(time.time()), int(time.time_ns() / 1e9))"
-    words = [machines.sys.executable, "-c", code]
+    words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=machine.env, capture_output=True, text=True, check=True)
     shown = [int(word) for word in done.stdout.split()]
     assert all(abs(one - time.time() + HOUR_S) < 60 for one in shown)
     code = "import time; print(time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME))"
-    words = [machines.sys.executable, "-c", code]
+    words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=machine.env, capture_output=True, text=True, check=True)
     steady = [float(word) for word in done.stdout.split()]
     assert abs(steady[0] - time.monotonic()) < 60
@@ -165,7 +159,7 @@ def test_what_has_a_time_keeps_it_when_the_clock_is_set(machine, jump):
     machine.set_clock(jump)
     late = machine.hold(ttl_s=3)  # made after the jump
     assert set(machine.held()) >= {*short, *kept, late}
-    until(lambda: not set(machine.held()) & {*short, late}, timeout=30)
+    until(lambda: not set(machine.held()) & {*short, late}, seconds=30)
     assert time.monotonic() - begin >= 3
     job = machine.wait(limited, timeout=30)[limited]
     assert job["reason"] == "timeout"
@@ -197,7 +191,7 @@ def test_a_restart_across_a_jump_gives_leases_their_time_again(machine, jump):
     assert {lease, reserved} <= set(held)
     left_s = [(wall_ms(held[id]["expires_at"]) - before) / 1000 for id in (lease, reserved)]
     assert min(left_s) >= 60  # from now on by the ledger, which is not before `before`
-    until(lambda: short not in machine.held(), timeout=30)
+    until(lambda: short not in machine.held(), seconds=30)
     assert time.monotonic() - begin < 30
     assert machine.state(job) == "running"
     for id in (lease, reserved):

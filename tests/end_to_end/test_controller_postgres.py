@@ -1,36 +1,24 @@
 """A controller whose state is in a real PostgreSQL: killed, adopted, and with its database away.
 
-Rows 16, 19 and 20 of RELIABILITY.md, with real processes on both sides.
+Rows 16, 19, 20, 87 and 95 of docs/reliability.md, with real processes on both sides.
 """
 
 import contextlib
 import http.client
-import importlib.util
 import json
 import signal
 import socket
-from pathlib import Path
 
 import psutil
 import pytest
 from sqlalchemy import select
 
-from gridhand.store import schema
-from gridhand.store.audit import reading
-
-
-def _load(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-HERE = Path(__file__).parent
-machines = _load("gridhand_machine", HERE / "machine.py")
-server = _load("gridhand_server", HERE.parent / "postgres" / "server.py")
-Machine, until = machines.Machine, machines.until
-postgres, database, private = server.postgres, server.database, server.private
+from grid_machine import Machine
+from gridhand import Grid
+from gridhand.store.reader import reading
+from gridhand.store.sql import schema
+from postgres_server import sql
+from until import until
 
 SMALL = ("-c", "0.01")
 
@@ -257,19 +245,20 @@ def test_a_second_controller_on_the_same_store_is_refused(machine, tmp_path):
     assert machine.status()["controller"]["pid"] == pid
 
 
-def test_one_that_stood_still_too_long_and_was_replaced_ends_itself(machine):
+def test_one_that_stood_still_too_long_and_was_replaced_ends_itself(machine, tmp_path):
     """Row 17, from outside: its session is ended by the database, and another takes the store."""
     old = machine.controller
     id = machine.detach(*SMALL, "--", "sh", "-c", "sleep 6; exit 8")
     until(lambda: machine.job(id)["phase"] == "running")
     old.send_signal(signal.SIGSTOP)
     holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
-    server.sql(machine.url, f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS found")
-    (machine.home / "socket").unlink()  # else we would ask the one that stands still
+    sql(machine.url, f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS found")
+    with contextlib.closing(Served(tmp_path / "other", machine.url)) as other:
+        other.serve()
+        old.send_signal(signal.SIGCONT)
+        until(lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE)
+        other.grid("stop", "--keep-jobs", check=0)
     machine.serve()
-    assert machine.controller.pid != old.pid
-    old.send_signal(signal.SIGCONT)
-    until(lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE)
     assert machine.wait(id)[id]["exit_code"] == 8
     assert machine.run(*SMALL, "--", "echo", "on").stdout == "on\n"
 
@@ -283,3 +272,88 @@ def test_serving_in_the_foreground_ends_in_order_when_told_to(machine):
     assert serving.wait(30) == 0
     machine.serve()
     assert machine.wait(id)[id]["exit_code"] == 4
+
+
+# ---- row 87: the home remembers its store
+
+
+def test_any_command_starts_the_next_controller_on_the_store_of_the_home(machine, tmp_path):
+    """Row 87: with what is held and what runs; and nobody sees the password."""
+    machine.kill(machine.controller)
+    machine.url = machine.url.replace("postgres@", "postgres:top-secret@")
+    epoch = machine.check()["epoch"]
+    machine.serve()
+    jobs = Jobs(machine, tmp_path, 2)
+    machine.grid("reserve", "-c", "0.5", "kept", check=0)
+    machine.kill(machine.controller)
+    shown = machine.grid("status", check=0)
+    facts = machine.status()
+    assert facts["controller"]["store"].startswith("postgresql://postgres:***@")
+    assert facts["allocated"]["cpu"] == pytest.approx(0.52)
+    assert machine.check()["epoch"] == epoch + 2
+    assert not (machine.home / "grid.db").exists()
+    config = machine.json("config")["store"]
+    assert config["from"] == str(machine.home / "store.json")
+    log = (machine.home / "controller.log").read_text()
+    words = " ".join(machine.controller.cmdline())
+    assert "top-secret" not in f"{shown}{facts}{config}{log}{words}"
+    machine.grid("release", "kept", check=0)
+    jobs.end()
+    jobs.check()
+
+
+def test_a_home_whose_store_is_away_has_no_other(mortal, tmp_path):
+    machine, server = mortal
+    jobs = Jobs(machine, tmp_path, 2)
+    controller = machine.controller
+    server.stop()
+    machine.kill(controller)
+    for _ in range(2):
+        refused = machine.grid("status")
+        assert refused.returncode == 125
+        assert "The state is in postgresql://" in refused.stderr
+    assert not (machine.home / "grid.db").exists()
+    server.start()
+    machine.grid("status", check=0)
+    jobs.end()
+    jobs.check()
+
+
+def test_a_home_is_served_from_another_store_only_after_its_state_has_moved(machine, tmp_path):
+    jobs = Jobs(machine, tmp_path, 2)
+    machine.kill(machine.controller)
+    before = machine.check()
+    Grid.at(str(tmp_path / "other.db")).close()
+    for other in (tmp_path / "other.db", machine.home / "grid.db"):
+        refused = machine.grid("serve", "--store", other)
+        assert refused.returncode == 125
+        assert "this home belongs to the store postgresql://" in refused.stderr
+    assert machine.check() == before
+    machine.grid("migrate-store", machine.url, machine.home / "grid.db", check=0)
+    machine.url = str(machine.home / "grid.db")
+    assert machine.status()["controller"]["store"] == f"sqlite:///{machine.url}"
+    jobs.end()
+    jobs.check()
+
+
+def test_another_machine_takes_over_and_leaves_alone_what_runs_on_the_first(tmp_path, database):
+    """Row 95, with two homes for two machines: the first adopts its jobs when it is back."""
+    first, second = (Served(tmp_path / name, database) for name in "ab")
+    try:
+        first.serve("--virtual-node", "a:cpu=1,memory=1GB")
+        jobs = Jobs(first, tmp_path / "jobs", 2)
+        first.kill(first.controller)
+        second.serve("--virtual-node", "b:cpu=1,memory=1GB")
+        health = {node["name"]: node["health"] for node in second.json("nodes")}
+        assert health == {"a": "suspect", "b": "up"}
+        assert second.run("-c", "1", "--", "echo", "here").stdout == "here\n"
+        assert {second.state(id) for id in jobs.ids} == {"running"}
+        assert second.state(second.detach(*SMALL, "--node", "a", "--", "true")) == "queued"
+        assert second.grid("stop", "--keep-jobs").returncode == 0
+        assert first.status()["controller"]["store"].startswith("postgresql")
+        jobs.end()
+        jobs.check()
+        first.check()
+    finally:
+        first.close()
+        second.close()

@@ -1,4 +1,4 @@
-"""The state survives `kill -9` at any point (T11, I7; rows 1 to 4 of RELIABILITY.md).
+"""The state survives `kill -9` at any point (T11, I7; rows 1 to 4 of docs/reliability.md).
 
 A real process works on a store with several threads, and says what it asks for and what it is
 answered. It is killed, at a random moment or at a chosen point of a transaction. Then every answer

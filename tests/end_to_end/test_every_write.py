@@ -1,4 +1,4 @@
-"""A kill or a failure at every single write of a commit (rows 3, 23 and 24 of RELIABILITY.md).
+"""A kill or a failure at every single write of a commit (rows 3, 23 and 24 of docs/reliability.md).
 
 strace counts the writes and syncs of the store's files, and at the chosen one kills the process or
 fails the call, as a power cut or a dying disk would. It counts for each thread by itself, so it is
@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from gridhand import Grid
-from gridhand.core.check import same_state
+from gridhand.audit import same_state
 
 STRACE = shutil.which("strace")
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is not installed")

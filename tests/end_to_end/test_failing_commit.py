@@ -1,6 +1,6 @@
 """A store that cannot be written: callers are told, nothing changes, and later it goes on.
 
-Rows 17, 21 and 23 of RELIABILITY.md, on a real full disk and with a real lock.
+Rows 17, 21 and 23 of docs/reliability.md, on a real full disk and with a real lock.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from gridhand import Grid, GridError
-from gridhand.core.check import same_state
+from gridhand.audit import same_state
 from gridhand.core.errors import StoreError, StoreFenced, StoreFull, StoreUnavailable
 
 HOLDING = """

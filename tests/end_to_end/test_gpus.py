@@ -4,7 +4,6 @@ The agent has the real nvidia-ml-py; below it is the stand-in of `tests/agent`, 
 test wants it to, of eight devices of three kinds, one of which does not work.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -16,14 +15,10 @@ from pathlib import Path
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location(
-    "gridhand_machine", Path(__file__).parent / "machine.py"
-)
-machines = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(machines)
-Machine, until = machines.Machine, machines.until
+from grid_machine import Machine
+from until import until
 
-STANDIN = Path(__file__).parent.parent / "agent" / "nvml_standin.c"
+STANDIN = Path(__file__).parents[1] / "support" / "nvml_standin.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 PYTHON = sys.executable
 GB = 10**9
@@ -176,7 +171,7 @@ def test_status_and_list_show_the_devices_and_the_one_that_fails(eight):
     assert [gpu["model"] for gpu in node["gpus"]][4:7] == [T4, T4, B200]
     assert any("GPU is lost" in problem for problem in eight.problems())
     assert "GPU is lost" in eight.grid("status", check=0).stdout
-    assert "GPU:" in eight.grid("list", check=0).stdout
+    assert "GPU:" in eight.grid("list", "--long", check=0).stdout
     stats = eight.grid("stats", node["name"], check=0).stdout
     assert all(id in stats for id in WELL)
     doctor = eight.grid("doctor")
@@ -388,7 +383,7 @@ def test_a_device_that_is_lost_may_be_tried_elsewhere(two):
     id = two.hold("--gpus", 1, "--retries", 1, "--retry-on", "device_lost")
     (had,) = two.running(id)["gpus"]
     two.scenario(f"fail {[uuid(0), uuid(1)].index(had)} {LOST}")
-    job = until(lambda: len((job := two.job(id))["attempts"]) == 2 and job, timeout=60)
+    job = until(lambda: len((job := two.job(id))["attempts"]) == 2 and job, seconds=60)
     assert job["attempts"][0]["reason"] == "device_lost"
     assert two.running(id)["gpus"] == [uuid(1) if had == uuid(0) else uuid(0)]
     two.let_go(id)

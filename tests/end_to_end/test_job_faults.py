@@ -4,7 +4,6 @@ Each ends with `grid check` clean, every exit status right and every allocation 
 """
 
 import contextlib
-import importlib.util
 import signal
 import sqlite3
 import subprocess
@@ -15,12 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-_spec = importlib.util.spec_from_file_location(
-    "gridhand_machine", Path(__file__).parent / "machine.py"
-)
-machines = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(machines)
-Machine, until = machines.Machine, machines.until
+from grid_machine import Machine
+from until import until
 
 PYTHON = sys.executable
 SMALL = ("-c", "0.01")
@@ -138,7 +133,7 @@ def test_a_long_task_among_short_ones_holds_nobody_up(machine, tmp_path):
     slow = tmp_path / "slow"
     one = f"if [ $GRIDHAND_ARRAY_TASK_ID = 100 ]; then touch {slow}; sleep 600; fi"
     machine.run(*SHORT, one, check=0)
-    until(lambda: machine.status()["jobs"] == {"queued": 0, "running": 1}, timeout=60)
+    until(lambda: machine.status()["jobs"] == {"queued": 0, "running": 1}, seconds=60)
     assert slow.exists()
     jobs = of_array(machine, 400)
     assert {index for index, job in jobs.items() if job["state"] != "succeeded"} == {100}
@@ -153,7 +148,7 @@ def test_an_array_in_line_is_cancelled_as_a_whole(machine, tmp_path):
     until(lambda: (tmp_path / "ran").exists() and len((tmp_path / "ran").read_text()) > 100)
     (job,) = machine.jobs(limit=1).values()
     machine.grid("cancel", job["array"], check=0)
-    until(lambda: not any(machine.status()["jobs"].values()), timeout=60)
+    until(lambda: not any(machine.status()["jobs"].values()), seconds=60)
     ran = (tmp_path / "ran").read_text()
     time.sleep(0.5)
     assert (tmp_path / "ran").read_text() == ran, "one of them began after that"

@@ -1,16 +1,9 @@
 """A cluster to try things on: several nodes on this machine, each with its agent."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-_spec = importlib.util.spec_from_file_location(
-    "gridhand_machine", Path(__file__).parent / "machine.py"
-)
-machines = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(machines)
-Machine, until = machines.Machine, machines.until
+from grid_machine import Machine
+from until import until
 
 WHERE = ("sh", "-c", "echo $GRIDHAND_NODE")
 
@@ -18,7 +11,7 @@ WHERE = ("sh", "-c", "echo $GRIDHAND_NODE")
 @pytest.fixture
 def machine(tmp_path):
     machine = Machine(tmp_path / "home")
-    nodes = ("--stand-for", "first:cpu=4,memory=2000MB", "--stand-for", "second:cpu=4")
+    nodes = ("--virtual-node", "first:cpu=4,memory=2000MB", "--virtual-node", "second:cpu=4")
     machine.start("serve", *nodes)
     try:
         until(lambda: (tmp_path / "home" / "socket").exists())
@@ -79,7 +72,8 @@ def test_a_node_that_goes_down_gives_its_job_to_the_other(machine, tmp_path):
 def test_wrong_words_are_refused_before_anything_starts(tmp_path):
     machine = Machine(tmp_path / "home")
     for wrong in ("first", "first:", "a b:cpu=1", "first:cpu=x"):
-        done = machine.grid("serve", "--stand-for", wrong)
+        done = machine.grid("serve", "--virtual-node", wrong)
+        assert machine.grid("serve", "--stand-for", wrong).stderr == done.stderr  # its former name
         assert done.returncode == 125, wrong
         assert "error:" in done.stderr
     assert machine.processes() == []

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import importlib.util
 import os
 import random
 import sys
@@ -17,15 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridhand.client.starting import connect
+from grid_machine import Machine
+from gridhand.client.controller_finder import connect
 from gridhand.core.errors import ControllerUnavailable
-
-_spec = importlib.util.spec_from_file_location(
-    "gridhand_machine", Path(__file__).parent / "machine.py"
-)
-machines = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(machines)
-Machine, until = machines.Machine, machines.until
+from until import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(6 * 3600)]
 
@@ -179,7 +173,7 @@ def test_a_stream_of_jobs_while_everything_around_them_is_killed(machine, tmp_pa
                 time.sleep(chance.uniform(0, 0.1))
         finally:
             killer.finish()
-        until(lambda: not stream.insist(lambda: client.jobs(states=["open"], limit=1)), timeout=180)
+        until(lambda: not stream.insist(lambda: client.jobs(states=["open"], limit=1)), seconds=180)
         jobs = all_jobs(client)
     seconds = time.monotonic() - begin
     codes = check_attached(stream)

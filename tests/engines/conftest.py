@@ -4,18 +4,13 @@ import asyncio
 import contextlib
 import os
 import select
-import sys
-from pathlib import Path
 
 import pytest
 
-from gridhand.engines.local import LocalEngine
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
-if "fake_engine" not in sys.modules:
-    pytest.register_assert_rewrite("fake_engine")
-
 from fake_engine import FakeEngine
+from gridhand.agent.starter.starter_client import greet_starter
+from gridhand.engines.base import StartOrder
+from gridhand.engines.local import LocalEngine
 
 PATIENCE_S = 30
 
@@ -57,17 +52,28 @@ class Sink:
             return found
 
     def keys(self, facts):
-        return [(fact["job"], fact["attempt"]) for fact in facts]
+        return [report.key for report in facts]
 
     async def spawn_of(self, key):
         return await self.until(lambda: last(self.spawned_facts, key))
 
     async def end_of(self, key):
-        return (await self.until(lambda: last(self.ended_facts, key)))["end"]
+        return (await self.until(lambda: last(self.ended_facts, key))).end
 
 
 def last(facts, key):
-    return next((one for one in reversed(facts) if (one["job"], one["attempt"]) == key), None)
+    return next((one for one in reversed(facts) if one.key == key), None)
+
+
+def start_order(job, attempt=1, **fields):
+    """Return an order with nothing that a test does not ask for."""
+    defaults = {
+        "fence": f"a1-{job}", "node": "here", "argv": ["/bin/true"], "cwd": "/", "env": {},
+        "cores": 0, "pin": False, "memory_bytes": None, "processes": 1000, "devices": [],
+        "gpu_memory": {}, "time_limit_ms": None, "grace_ms": 100, "stdout": "/dev/null",
+        "stderr": "/dev/null", "stdin": None, "log_bytes": 1 << 20,
+    }  # fmt: skip
+    return StartOrder(job=job, attempt=attempt, **(defaults | fields))
 
 
 class FakeBox:
@@ -80,7 +86,7 @@ class FakeBox:
         return self._engine
 
     def order(self, job, attempt=1):
-        return {"job": job, "attempt": attempt, "fence": f"a1-{job}", "env": {}, "argv": []}
+        return start_order(job, attempt)
 
     def finish(self, key, code):
         self._engine.end(key, code=code)
@@ -105,15 +111,9 @@ class LocalBox:
         script = 'echo x >> "$1"; read code < "$2"; exit $code'
         gate = self._gate(job, attempt)
         words = argv or ("/bin/sh", "-c", script, "-", str(self._count(job, attempt)), gate)
-        named = {"job": job, "attempt": attempt, "fence": f"a1-{job}", "node": "here"}
-        limits = {"memory_bytes": None, "processes": 1000, "time_limit_ms": None}
-        devices = {"devices": [], "gpu_memory": {}, "cores": 0, "pin": False}
         writes = {name: str(self.folder / f"{job}.{name}") for name in ("stdout", "stderr")}
-        return {
-            **named, **limits, **devices, **writes, "argv": list(words), "cwd": str(self.folder),
-            "env": {"PATH": os.defpath}, "grace_ms": 100, "stdin": None, "log_bytes": 1 << 20,
-            **more,
-        }  # fmt: skip
+        fields = {"argv": list(words), "cwd": str(self.folder), "env": {"PATH": os.defpath}}
+        return start_order(job, attempt, **(fields | writes | more))
 
     def _gate(self, job, attempt):
         path = str(self.folder / f"gate-{job}-{attempt}")
@@ -141,10 +141,8 @@ class LocalBox:
             await engine.stop(key, "cancelled", 0)
             await sink.end_of(key)
         await engine.forget(sink.keys(sink.ended_facts))
-        from gridhand.agent.starting import Starters
-
-        with Starters(str(self.folder / "starter"), epoch=None) as starter:
-            pids = [engine.facts()["pid"], starter.greeting["pid"]]
+        greeting = greet_starter(str(self.folder / "starter"))
+        pids = [engine.facts()["pid"], greeting["pid"]]
         handles = [os.pidfd_open(pid) for pid in pids]
         await engine.close(end=True)
         for handle in handles:
@@ -187,6 +185,7 @@ def tools():
         """What tests need besides a box, without importing a module of tests."""
 
     Tools.Sink, Tools.opened = Sink, staticmethod(opened)
+    Tools.start_order = staticmethod(start_order)
     return Tools
 
 

@@ -23,11 +23,11 @@ def test_what_is_started_is_told_of_and_so_is_its_end(contract, tools):
         async with tools.opened(box) as (engine, sink, _):
             await engine.start([box.order("1"), box.order("2")])
             fact = await sink.spawn_of(ONE)
-            assert (fact["fence"], fact["state"]) == ("a1-1", "running")
+            assert (fact.fence, fact.state) == ("a1-1", "running")
             await sink.spawn_of(TWO)
             box.finish(ONE, 7)
             end = await sink.end_of(ONE)
-            assert (end["reason"], end["code"]) == ("exit", 7)
+            assert (end.reason, end.code) == ("exit", 7)
             assert sink.keys(sink.ended_facts) == [ONE]
 
     contract(run)
@@ -45,7 +45,7 @@ def test_what_is_known_is_not_started_again_be_it_running_or_over(contract, tool
             told = len(sink.ended_facts)
             await engine.start([order])
             assert len(sink.ended_facts) > told
-            assert sink.ended_facts[-1]["end"]["code"] == 3
+            assert sink.ended_facts[-1].end.code == 3
             assert box.started(ONE) == 1
 
     contract(run)
@@ -59,11 +59,11 @@ def test_an_end_is_told_to_who_comes_after_until_it_is_forgotten(contract, tools
         box.finish(ONE, 5)
         async with tools.opened(box, 2) as (engine, sink, known):
             sink.ended(known.ended)
-            assert (await sink.end_of(ONE))["code"] == 5
+            assert (await sink.end_of(ONE)).code == 5
         async with tools.opened(box, 3) as (engine, sink, known):
             assert sink.keys(known.ended) == [ONE]
             assert sink.keys(known.running) == [TWO]
-            assert known.running[0]["fence"] == "a1-2"
+            assert known.running[0].fence == "a1-2"
             await engine.forget([ONE, TWO, ("77", 1)])  # what runs is not forgotten
         async with tools.opened(box, 4) as (_, sink, known):
             assert known.ended == []
@@ -79,7 +79,7 @@ def test_what_is_stopped_ends_for_the_reason_it_was_given(contract, tools):
             await sink.spawn_of(ONE)
             await engine.stop(ONE, "cancelled", 100)
             await engine.stop(ONE, "cancelled", 100)
-            assert (await sink.end_of(ONE))["reason"] == "cancelled"
+            assert (await sink.end_of(ONE)).reason == "cancelled"
 
     contract(run)
 
@@ -89,8 +89,8 @@ def test_what_the_node_does_not_know_is_told_to_have_ended_when_it_is_stopped(co
         async with tools.opened(box) as (engine, sink, _):
             await engine.stop(("9", 2), "client_gone", 100)
             end = await sink.end_of(("9", 2))
-            assert end["reason"] == "client_gone"
-            assert end["message"]
+            assert end.reason == "client_gone"
+            assert end.message
 
     contract(run)
 
@@ -112,7 +112,7 @@ def test_an_epoch_that_is_over_is_refused_and_takes_nothing(contract, tools):
             await engine.start([box.order("1")])
             await sink.spawn_of(ONE)
         late = box.engine()
-        assert await late.epoch_seen() == 5
+        assert await late.look() == (5, [ONE])
         with pytest.raises(StoreInvalid):
             await late.open(4, tools.Sink())
         async with tools.opened(box, 5) as (_, sink, known):

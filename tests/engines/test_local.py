@@ -4,11 +4,12 @@ import asyncio
 import functools
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
-from gridhand.agent.launching import ensure_agent
-from gridhand.agent.link import LinkRefused
+from gridhand.agent.bootstrap import ensure_agent
+from gridhand.agent.link_errors import LinkRefused
 from gridhand.engines import local as engines
 
 ONE, TWO, THREE = ("1", 1), ("2", 1), ("3", 1)
@@ -30,7 +31,7 @@ def test_an_agent_that_is_killed_is_replaced_and_what_it_did_is_known(local, too
             box.finish(ONE, 4)
             known = (await sink.until(lambda: sink.returns))[0]
             sink.ended(known.ended)
-            assert (await sink.end_of(ONE))["code"] == 4
+            assert (await sink.end_of(ONE)).code == 4
             assert TWO in sink.keys(known.running)
             assert engine.facts()["pid"] != pid
             await engine.start([box.order("3")])
@@ -74,11 +75,11 @@ def test_who_is_overruled_while_the_agent_is_away_is_told_that_it_is_over(local,
 def test_an_order_that_cannot_be_read_ends_and_the_others_run(local, tools):
     async def run(box):
         async with tools.opened(box) as (engine, sink, _):
-            bad = {**box.order("2"), "cores": -5}
+            bad = replace(box.order("2"), cores=-5)
             odd = box.order("4", 1, "/bin/echo", "\ud800")
             await engine.start([box.order("1"), bad, box.order("3"), odd])
-            assert (await sink.end_of(TWO))["reason"] == "start_failed"
-            assert (await sink.end_of(("4", 1)))["reason"] == "start_failed"
+            assert (await sink.end_of(TWO)).reason == "start_failed"
+            assert (await sink.end_of(("4", 1))).reason == "start_failed"
             await sink.spawn_of(ONE)
             await sink.spawn_of(THREE)
 
@@ -111,7 +112,7 @@ def test_an_agent_that_refuses_a_batch_starts_all_that_can_be(
             await engine.start([box.order("1"), box.order("3"), box.order("2")])
             await sink.spawn_of(ONE)
             if over:
-                assert (await sink.end_of(THREE))["reason"] == "start_failed"
+                assert (await sink.end_of(THREE)).reason == "start_failed"
                 await sink.spawn_of(TWO)
             else:
                 assert await sink.until(lambda: sink.returns)
@@ -129,18 +130,20 @@ def test_long_orders_are_sent_a_few_at_a_time(local, tools):
             orders = [box.order(str(number), 1, "/bin/true", env=large) for number in range(60)]
             await engine.start(orders)
             for number in range(60):
-                assert (await sink.end_of((str(number), 1)))["code"] == 0
+                assert (await sink.end_of((str(number), 1))).code == 0
             assert sink.returns == []
 
     local(run)
 
 
-def test_batches_are_neither_many_nor_long(monkeypatch):
+def test_batches_are_neither_many_nor_long(monkeypatch, tools):
     monkeypatch.setattr(engines, "_BATCH", 3)
     monkeypatch.setattr(engines, "_BATCH_BYTES", 100)
 
     def sizes(*lengths):
-        orders = [{"env": {"A": "x" * (length - 1)}, "argv": []} for length in lengths]
+        orders = [
+            tools.start_order("j", env={"A": "x" * (length - 1)}, argv=[]) for length in lengths
+        ]
         return [len(batch) for batch in engines._batches(orders)]
 
     assert sizes() == []

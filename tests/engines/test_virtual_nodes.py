@@ -4,23 +4,28 @@ import asyncio
 import os
 
 import pytest
-from fake_engine import FakeEngine, key_of
 
+from fake_engine import FakeEngine
 from gridhand.core.errors import InvalidInput
-from gridhand.engines.several import SeveralEngines, engine_of, stand_for, stood_for
+from gridhand.engines.virtual_nodes import (
+    VirtualNodes,
+    engine_of,
+    read_virtual_nodes,
+    write_virtual_nodes,
+)
 from gridhand.home import Home
 
 
 class Both:
     """Two nodes with one engine in front of them."""
 
-    def __init__(self, sink):
+    def __init__(self, tools):
         self.a, self.b = FakeEngine(name="a"), FakeEngine(name="b")
-        self.engine = SeveralEngines({"a": self.a, "b": self.b})
-        self.sink = sink
+        self.engine = VirtualNodes({"a": self.a, "b": self.b})
+        self.sink, self._start_order = tools.Sink(), tools.start_order
 
     def order(self, job, node):
-        return {"job": job, "attempt": 1, "fence": f"f{job}", "node": node, "env": {}, "argv": []}
+        return self._start_order(job, node=node)
 
     async def start(self, **nodes):
         await self.engine.start([self.order(job, node) for job, node in nodes.items()])
@@ -29,7 +34,7 @@ class Both:
 def on_both(test):
     def run(tools):
         async def inside():
-            both = Both(tools.Sink())
+            both = Both(tools)
             await both.engine.open(1, both.sink)
             await test(both)
             await both.engine.close(end=True)
@@ -44,11 +49,11 @@ def on_both(test):
 async def test_each_node_is_told_of_its_own_and_all_are_heard(both):
     assert [node["name"] for node in both.sink.nodes] == ["a", "b"]
     await both.start(j="a", k="b", m="b")
-    assert [key_of(one)[0] for one in both.a.orders] == ["j"]
-    assert [key_of(one)[0] for one in both.b.orders] == ["k", "m"]
+    assert [one.job for one in both.a.orders] == ["j"]
+    assert [one.job for one in both.b.orders] == ["k", "m"]
     assert len(both.sink.spawned_facts) == 3
     both.b.end(("k", 1), code=4)
-    assert (await both.sink.end_of(("k", 1)))["code"] == 4
+    assert (await both.sink.end_of(("k", 1))).code == 4
 
 
 @on_both
@@ -66,24 +71,24 @@ async def test_stops_signals_and_forgetting_go_where_it_runs(both):
 @on_both
 async def test_a_node_that_was_declared_by_hand_is_run_for_by_the_first(both):
     await both.start(j="elsewhere")
-    assert [key_of(one)[0] for one in both.a.orders] == ["j"]
+    assert [one.job for one in both.a.orders] == ["j"]
 
 
 def test_what_both_know_is_found_by_the_next_controller(tools):
     async def run():
-        both = Both(tools.Sink())
+        both = Both(tools)
         await both.engine.open(1, both.sink)
         await both.start(j="a", k="b")
         both.b.end(("k", 1), tell=False)
-        next_one = SeveralEngines({"a": both.a, "b": both.b})
+        next_one = VirtualNodes({"a": both.a, "b": both.b})
         known = await next_one.open(2, both.sink)
-        assert [key_of(one)[0] for one in known.running] == ["j"]
-        assert [key_of(one)[0] for one in known.ended] == ["k"]
+        assert [one.job for one in known.running] == ["j"]
+        assert [one.job for one in known.ended] == ["k"]
         await next_one.stop(("j", 1), "cancelled", 0)
         assert both.a.stops
         await next_one.forget([("k", 1)])
         assert both.b.ended == {}
-        assert await next_one.epoch_seen() == 2
+        assert await next_one.look() == (2, [])
 
     asyncio.run(run())
 
@@ -91,26 +96,26 @@ def test_what_both_know_is_found_by_the_next_controller(tools):
 @on_both
 async def test_one_that_comes_back_is_heard_and_known(both):
     await both.start(j="a", k="b")
-    both.engine._where.clear()
+    both.engine._engine_of.clear()
     both.b.come_back()
-    assert [key_of(one)[0] for one in both.sink.returns[0].running] == ["k"]
+    assert [one.job for one in both.sink.returns[0].running] == ["k"]
     await both.engine.stop(("k", 1), "cancelled", 0)
     assert both.b.stops
 
 
-def test_what_a_machine_stands_for_is_written_down_and_wrong_words_are_not(tmp_path):
+def test_virtual_nodes_are_written_down_and_wrong_ones_are_not(tmp_path):
     home = Home(str(tmp_path / "home"))
     home.make()
-    assert stood_for(home) == {}
-    stand_for(home, {"first": "cpu=4 memory=2000MB", "second": "cpu=4"})
-    assert stood_for(home) == {"first": "cpu=4 memory=2000MB", "second": "cpu=4"}
-    assert isinstance(engine_of(home), SeveralEngines)
+    assert read_virtual_nodes(home) == {}
+    write_virtual_nodes(home, {"first": "cpu=4 memory=2000MB", "second": "cpu=4"})
+    assert read_virtual_nodes(home) == {"first": "cpu=4 memory=2000MB", "second": "cpu=4"}
+    assert isinstance(engine_of(home, read_virtual_nodes(home)), VirtualNodes)
     for wrong in ({"a b": "cpu=1"}, {"a": "cpu=x"}, {"a": ""}, {"../a": "cpu=1"}):
         with pytest.raises(InvalidInput):
-            stand_for(home, wrong)
-    assert list(stood_for(home)) == ["first", "second"]
+            engine_of(home, wrong)
+    assert list(read_virtual_nodes(home)) == ["first", "second"]
     with open(home.nodes, "w") as file:
         file.write("[")
     with pytest.raises(InvalidInput, match="nodes"):
-        engine_of(home)
+        read_virtual_nodes(home)
     os.unlink(home.nodes)

@@ -1,15 +1,9 @@
 """The grid that the library's tests use: the same in memory, in a file, and at a controller."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from gridhand import Grid
-
-sys.path.append(str(Path(__file__).parent / "support"))
-
-from nodeless import Running
+from nodeless_controller import Running
 
 
 @pytest.fixture(autouse=True)

@@ -162,7 +162,7 @@ def test_an_amount_that_is_none(place):
 
     def named(message):
         assert message.startswith(f"{field}: "), message
-        assert message.endswith(" is not allowed"), message
+        assert message.endswith(" is not valid"), message
 
     assert problems(call, AMOUNTS, named) == []
 
@@ -170,7 +170,7 @@ def test_an_amount_that_is_none(place):
 def test_the_value_is_shown_as_it_was_given(grid):
     for value, words in ((-1, "-1"), ("4 QB", "'4 QB'"), (True, "True"), (None, "None")):
         error = refused(grid, lambda g, v=value: g.allocate(cpu=v))
-        assert str(error) == f"cpu: {words} is not allowed"
+        assert str(error) == f"cpu: {words} is not valid"
 
 
 # ---- names
@@ -336,7 +336,7 @@ TEXTS = {
     "a group that is too large":              (lambda g: g.allocate_group([{"cpu": 0.001}] * 1001),           "requests"),
     "a quality there is not":                 (lambda g: g.allocate(cpu=1, quality="best"),                   "quality: 'best'"),
     "a quality that is a list":               (lambda g: g.allocate(cpu=1, quality=[]),                       "quality: []"),
-    "an override that is a number":           (lambda g: g.allocate(cpu=1, quality="high", scaling=5),        ": 5 is not allowed"),
+    "an override that is a number":           (lambda g: g.allocate(cpu=1, quality="high", scaling=5),        ": 5 is not valid"),
     "an override of what does not scale":     (lambda g: g.allocate(cpu=1, quality="high", scaling={"disk": 2}), "'disk'"),
     "alternatives of None":                   (lambda g: g.allocate(cpu=1, alternatives=None),                "alternatives: None"),
     "alternatives as a number":               (lambda g: g.allocate(cpu=1, alternatives=5),                   "alternatives: 5"),
@@ -387,6 +387,7 @@ TEXTS = {
     "a ttl of infinity":                      (lambda g: g.confirm("a1-3", ttl=math.inf),                     "ttl: inf"),
     "a ttl of True":                          (lambda g: g.allocate(cpu=1, ttl=True),                         "ttl: True"),
     "a ttl in text":                          (lambda g: g.allocate(cpu=1, ttl="60"),                         "ttl: '60'"),
+    "retries by two names":                   (lambda g: g.execute([], retries=1, max_retries=2),             "max_retries: 2"),
     "a ttl of a thousand years":              (lambda g: g.allocate(cpu=1, ttl=3e10),                         "ttl"),
     "a ttl of 10**400":                       (lambda g: g.allocate(cpu=1, ttl=10**400),                      "ttl"),
     "a reservation without a ttl":            (lambda g: g.reserve(cpu=1, ttl=None),                          "ttl: None"),
@@ -545,6 +546,7 @@ CODES = {
     "OutOfMemory": "out_of_memory",
     "HolderBusy": "holder_busy",
     "NotYours": "not_yours",
+    "NodeElsewhere": "node_elsewhere",
     "NodeInUse": "node_in_use",
     "MoveRefused": "move_refused",
     "ReservationExpired": "reservation_expired",
@@ -557,10 +559,12 @@ CODES = {
     "VersionMismatch": "version_mismatch",
     "OperationReused": "operation_reused",
     "GridClosed": "grid_closed",
+    "ControllerStopping": "controller_stopping",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
     "OutcomeUnknown": "store_outcome_unknown",
     "StoreOwned": "store_owned",
+    "StoreRemoved": "store_removed",
     "StoreFenced": "store_fenced",
     "StoreInvalid": "store_invalid",
     "StoreFull": "store_full",
@@ -629,14 +633,16 @@ def an_error_of_every_class():
         errors.OutOfMemory("f1", "it needed more than its 100 MB of memory", 10**8, 10**9),
         errors.HolderBusy("train", "a1-1"),
         errors.NotYours("a1-1", "bob"),
+        errors.NodeElsewhere("n1", "m1"),
         errors.NodeInUse("n1", 2),
         errors.MoveRefused("renew", "a1-1", "it is released"),
-        errors.ReservationExpired("confirm", "a1-1", "its time was over before"),
-        errors.LeaseExpired("renew", "a1-1", "its time was over before"),
+        errors.ReservationExpired("confirm", "a1-1", "it had already expired"),
+        errors.LeaseExpired("renew", "a1-1", "it had already expired"),
         errors.AllocationBusy("run in", "a1-1", "job 7 runs in it"),
         errors.JobRefused("start", "j1-1", "it is cancelled"),
         errors.OperationReused("op-1"),
         errors.GridClosed("the grid was closed", hint="Open it again."),
+        errors.ControllerStopping(),
         errors.StoreError("the store is odd", hint="Look at it."),
         errors.StoreUnavailable("disk full"),
         errors.OutcomeUnknown("the connection was lost"),
@@ -644,6 +650,7 @@ def an_error_of_every_class():
         errors.StoreFenced(3),
         errors.StoreInvalid("not ours", hint="Give another."),
         errors.StoreFull("no space left"),
+        errors.StoreRemoved("/home/grid.db"),
         errors.StoreDamaged("sqlite:////x", "page 7"),
     ]
 

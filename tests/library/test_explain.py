@@ -108,7 +108,7 @@ def test_what_is_held_may_be_named(grid):
         ("together_with", "gpu1"),
         ("quality", "w1"),
     ]
-    assert "it is to be on w1, where train is" in str(found)
+    assert "the request is pinned to w1, where train runs" in str(found)
     found = grid.explain(cpu=1, apart_from="train", exclude="gpu1")
     assert {group.kind for group in found.groups} == {"excluded"}
     with pytest.raises(InvalidRequest, match="together_with"):
@@ -138,7 +138,7 @@ def test_an_unknown_resource_is_explained_with_the_name_that_was_meant(grid):
 def test_asking_why_does_not_change_what_is_usual():
     with Grid.in_memory(owner="ann") as grid:
         grid.register_nodes([Node.of("a", cpu=8, gpu=2), Node.of("b", cpu=8, gpu=2)])
-        desk = grid._backend._keeper._desk
+        desk = grid._backend._keeper._context
         for _ in range(200):
             grid.explain(cpu=8, gpu=1)
         assert desk.snapshot.mix._seen == 0
@@ -154,7 +154,7 @@ def test_the_same_from_asyncio(grid):
 
 def test_a_gang_that_fits_one_by_one_but_not_together_is_told_why(grid):
     grid.register_node("gpu2", cpu=8, gpu=1)
-    with pytest.raises(NoRoom, match="not for all of it together") as caught:
+    with pytest.raises(NoRoom, match="not for all of them together") as caught:
         grid.allocate_group([{"cpu": 1, "gpu": 0.6}] * 3, together=True)
     assert all(caught.value.refusal.reasons().values())
 

@@ -56,7 +56,7 @@ def test_g1_what_is_held_and_what_strangers_use_both_count(grid):
     assert not grid.fits("n1", gpu_memory="6.1GB")
     with pytest.raises(NoRoom, match=r"has 6\.00 GB available on one device") as caught:
         grid.allocate(gpu_memory="7GB")
-    assert "processes that are not ours use 10.00 GB" in caught.value.refusal.reasons()["n1"][1]
+    assert "processes outside the grid use 10.00 GB" in caught.value.refusal.reasons()["n1"][1]
     grid.allocate(gpu_memory="6GB")
 
 

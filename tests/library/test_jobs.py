@@ -17,7 +17,8 @@ from gridhand.client import Client
 from gridhand.client.transport import Address
 from gridhand.core.errors import UnknownJob
 from gridhand.home import Home
-from gridhand.library.jobs import AsyncJob, Job
+from gridhand.library.job_handle import AsyncJob, Job
+from until import until
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +45,11 @@ def grid():
 
 def stop(home):
     with Client(Address(home.socket)) as client:
-        facts = client.look()
+        facts = client.probe()
         if facts is None:
             return
         client.stop(jobs="kill")
     until(lambda: not os.path.exists(f"/proc/{facts['pid']}"), 30)
-
-
-def until(true, seconds=10.0):
-    begin = time.monotonic()
-    while not true():
-        assert time.monotonic() - begin < seconds, "it did not become true in time"
-        time.sleep(0.01)
 
 
 def test_a_command_is_run_and_waited_for(grid):
@@ -230,7 +224,7 @@ def test_t11_a_controller_that_is_killed_comes_back_and_nothing_is_lost(grid, ho
     job = grid.run(["sh", "-c", "sleep 2; echo done"], cpu=0.1)
     until(lambda: job.refresh().state == "running")
     with Client(Address(home.socket)) as client:
-        os.kill(client.look()["pid"], signal.SIGKILL)
+        os.kill(client.probe()["pid"], signal.SIGKILL)
     again = grid.allocate(cpu=0.2)  # starts another one
     assert {held.id, lease.id, again.id} <= {one.id for one in grid.allocations()}
     assert job.wait(timeout=30).exit_code == 0

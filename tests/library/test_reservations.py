@@ -15,6 +15,7 @@ from gridhand import (
     Resources,
     UnknownAllocation,
 )
+from until import until
 
 SHORT = 0.05
 
@@ -25,14 +26,6 @@ def grid(grid):
         "n1", cpu=4, memory="8GB", disk="100GB", gpus=[{"id": "A", "memory": "24GB"}]
     )
     return grid
-
-
-def until(true, seconds=30.0):
-    """Wait for what is to become true by itself; the time is for slow machines only."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        time.sleep(0.005)
 
 
 def available(grid):

@@ -9,7 +9,6 @@ import threading
 import time
 
 import pytest
-from nodeless import Running
 
 from gridhand import (
     AsyncGrid,
@@ -21,10 +20,12 @@ from gridhand import (
     Request,
     Resources,
 )
-from gridhand.core.allocations import Allocation, Lifetime, State
-from gridhand.core.ledger import Terms
-from gridhand.core.views import allocation_row
-from gridhand.library.asking import Holding
+from gridhand.core.ledger.allocations import Allocation, AllocationState, Lifetime, Terms
+from gridhand.core.operations import Allocate
+from gridhand.core.rows.ledger import allocation_row
+from gridhand.library.remote_operations import RemoteAllocate
+from nodeless_controller import Running
+from until import until
 
 HOLDER = """
 import os, sys, time
@@ -73,13 +74,6 @@ class Program:
         self.process.kill()
         self.process.wait(10)
         self.process.stdout.close()
-
-
-def until(true, seconds=1.0):
-    begin = time.monotonic()
-    while not true():
-        assert time.monotonic() - begin < seconds, "it did not become true in time"
-        time.sleep(0.005)
 
 
 def free(grid, cpu):
@@ -254,7 +248,7 @@ class Script:
         self.held = id
 
 
-def told(number, *, fresh, state=State.ACTIVE):
+def told(number, *, fresh, state=AllocationState.ACTIVE):
     held = Allocation(
         f"a1-{number}", number, 1, "ann", "x", "n1", Resources.of(cpu=1), (), state,
         Lifetime.SESSION, None, None, None, None, None, 0,
@@ -269,11 +263,11 @@ def test_what_was_granted_to_a_session_that_was_lost_is_asked_for_anew_if_it_end
     script = Script(
         NO_SESSION,
         told(1, fresh=False),
-        told(1, fresh=False, state=State.RELEASED),
+        told(1, fresh=False, state=AllocationState.RELEASED),
         told(2, fresh=True),
     )
-    call = Holding("ann", None, (Request.of(cpu=1),), Terms("ann"))
-    assert [held.id for held in call.run(script)] == ["a1-2"]
+    call = RemoteAllocate(Allocate("ann", None, (Request.of(cpu=1),), Terms("ann")))
+    assert [held.id for held in call.run(script).allocations] == ["a1-2"]
     assert script.held == "a1-2"
     ids = [op_id for target, op_id in script.asked if target == "allocations"]
     assert ids[0] == ids[1] != ids[2]
@@ -281,14 +275,14 @@ def test_what_was_granted_to_a_session_that_was_lost_is_asked_for_anew_if_it_end
 
 def test_what_was_granted_and_still_lives_is_not_asked_for_twice():
     script = Script(NO_SESSION, told(1, fresh=False), told(1, fresh=False))
-    call = Holding("ann", None, (Request.of(cpu=1),), Terms("ann"))
-    assert [held.id for held in call.run(script)] == ["a1-1"]
+    call = RemoteAllocate(Allocate("ann", None, (Request.of(cpu=1),), Terms("ann")))
+    assert [held.id for held in call.run(script).allocations] == ["a1-1"]
     assert len({op_id for target, op_id in script.asked if target == "allocations"}) == 1
 
 
 def test_a_session_that_is_lost_again_and_again_is_told():
     script = Script(NO_SESSION, NO_SESSION, NO_SESSION)
-    call = Holding("ann", None, (Request.of(cpu=1),), Terms("ann"))
+    call = RemoteAllocate(Allocate("ann", None, (Request.of(cpu=1),), Terms("ann")))
     with pytest.raises(ControllerUnavailable):
         call.run(script)
     assert len(script.lost_ones) == 3

@@ -6,7 +6,7 @@ import pytest
 
 from gridhand import AsyncGrid, Grid, task
 from gridhand.core.html import sheet, table
-from gridhand.library.jobs import Job
+from gridhand.library.job_handle import Job
 
 
 def test_a_table_shows_anything_as_text_and_is_left_out_when_empty():

@@ -407,7 +407,7 @@ def test_a_holder_gets_what_it_has_and_is_busy_for_anything_else(grid):
     held = grid.allocate(cpu=1, holder="train")
     assert grid.allocate(cpu=1, holder="train").id == held.id
     assert available(grid) == Resources.of(cpu=3)
-    with pytest.raises(HolderBusy, match="'train' already holds"):
+    with pytest.raises(HolderBusy, match="'train' already has"):
         grid.allocate(cpu=2, holder="train")
     assert grid.for_owner("bob").allocate(cpu=1, holder="train").id != held.id
     held.release()

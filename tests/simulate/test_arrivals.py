@@ -3,15 +3,15 @@
 import pytest
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
-from gridhand.simulate.arrivals import Demand, Stream, arrivals
-from gridhand.simulate.inputs import Task
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.simulate.arrivals import ArrivalStream, Demand, arrivals
+from gridhand.simulate.inputs import SimulatedTask
 from gridhand.simulate.tally import Tally
 
 
 def tasks_of(**asked):
-    return [Task(name, Request.of(text)) for name, text in asked.items()]
+    return [SimulatedTask(name, Request.of(text)) for name, text in asked.items()]
 
 
 def demand_of(node, tasks):
@@ -76,7 +76,7 @@ MEASURES = {
     ("node", "asked", "told_in", "capacity", "amounts"), MEASURES.values(), ids=MEASURES
 )
 def test_the_load_is_told_in(node, asked, told_in, capacity, amounts):
-    tasks = [Task(f"t{number}", Request.of(text)) for number, text in enumerate(asked)]
+    tasks = [SimulatedTask(f"t{number}", Request.of(text)) for number, text in enumerate(asked)]
     demand = demand_of(node, tasks)
     assert (demand.resource, demand.capacity) == (told_in, capacity)
     assert [demand.of(task) for task in tasks] == amounts
@@ -94,8 +94,11 @@ def test_a_load_of_too_many_tasks():
 
 
 def test_a_stream_offers_the_load():
-    tasks = [Task("a", Request.of(cpu=1), 10.0), Task("b", Request.of(cpu=2), 20.0)]
-    stream = Stream(tasks, demand_of("cpu=100", tasks), 0.5)
+    tasks = [
+        SimulatedTask("a", Request.of(cpu=1), 10.0),
+        SimulatedTask("b", Request.of(cpu=2), 20.0),
+    ]
+    stream = ArrivalStream(tasks, demand_of("cpu=100", tasks), 0.5)
     assert stream.rate == pytest.approx(2.0)  # a second; each brings 25 seconds of a CPU
     assert stream.under_way == pytest.approx(30.0)
     assert (stream.warm_up_s, stream.end_s) == pytest.approx((500.0, 1500.0))
@@ -113,17 +116,22 @@ def test_a_stream_offers_the_load():
 
 
 def test_what_is_under_way_at_first_is_mostly_what_stays_long():
-    tasks = [Task("a", Request.of(cpu=1), 1.0), Task("b", Request.of(cpu=1), 99.0)]
-    stream = Stream(tasks, demand_of("cpu=1000", tasks), 1.0)
+    tasks = [
+        SimulatedTask("a", Request.of(cpu=1), 1.0),
+        SimulatedTask("b", Request.of(cpu=1), 99.0),
+    ]
+    stream = ArrivalStream(tasks, demand_of("cpu=1000", tasks), 1.0)
     at_once = [one.task.name for one in stream.arrivals(seed=1) if one.at_s == 0.0]
     assert 900 < len(at_once) < 1100
     assert at_once.count("a") < 50
 
 
 def test_a_duration_that_is_not_known_is_drawn():
-    tasks = [Task(f"t{number}", Request.of(cpu=1)) for number in range(999)]
+    tasks = [SimulatedTask(f"t{number}", Request.of(cpu=1)) for number in range(999)]
     demand = demand_of("cpu=100", tasks)
-    stays = sorted(Stream(tasks, demand, 0.5).stays_s)
+    stays = sorted(ArrivalStream(tasks, demand, 0.5).stays_s)
     assert 2500 < stays[499] < 5000
     assert stays[0] > 0
-    assert Stream(tasks[::-1], demand, 0.5).stays_s == Stream(tasks, demand, 0.5).stays_s
+    assert (
+        ArrivalStream(tasks[::-1], demand, 0.5).stays_s == ArrivalStream(tasks, demand, 0.5).stays_s
+    )

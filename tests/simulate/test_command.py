@@ -8,7 +8,7 @@ import sys
 import click
 import pytest
 
-from gridhand.cli import simulate as command
+from gridhand.cli.commands import simulate as command
 from gridhand.cli.main import COMMANDS, make_cli, run
 
 NODES = "name,count,cpu,memory,gpu,gpu_model\na,2,8,32GB,2,T4\n"
@@ -138,12 +138,12 @@ def test_a_great_load_still_fits_on_a_line(files, capsys):
 
 #    what it shows                     arguments                                 what is said
 WRONG = {
-    "a strategy that is not there":   (["--strategy", "best"],                   "error: strategy: 'best' is not allowed"),
+    "a strategy that is not there":   (["--strategy", "best"],                   "error: strategy: 'best' is not valid"),
     "no load":                        (["--load", "0"],                          "error: Invalid value for '--load'"),
     "seeds that are none":            (["--seeds", "1-x"],                       "error: Invalid value for '--seeds': '1-x' is not a list of seeds"),
     "seeds backwards":                (["--seeds", "5-1"],                       "error: Invalid value for '--seeds'"),
     "too many seeds":                 (["--seeds", "1-900,1000-1900"],           "more than 1000 seeds"),
-    "a picture of another kind":      (["--plot", "x.svg"],                      "error: --plot: 'x.svg' is not allowed"),
+    "a picture of another kind":      (["--plot", "x.svg"],                      "error: --plot: 'x.svg' is not valid"),
     "a picture nowhere":              (["--plot", "no/such/folder/x.png"],       "error: --plot: 'no/such/folder/x.png'"),
     "a file that is not there":       (["--tasks", "no-such-file"],              "error: Invalid value for '--tasks'"),
 }  # fmt: skip
@@ -162,8 +162,8 @@ def test_a_wrong_line_is_named(tmp_path, files, capsys):
     (tmp_path / "tasks.csv").write_text("name,cpu\na,1\nb,lots\n")
     assert grid(*files) == 125
     assert capsys.readouterr().err == (
-        "error: tasks.csv, line 3: cpu: 'lots' is not allowed\n"
-        "hint: Give a number that is not negative, such as 2 or 0.5.\n"
+        "error: tasks.csv, line 3: cpu: 'lots' is not valid\n"
+        "hint: Use a number that is not negative, such as 2 or 0.5.\n"
     )
 
 
@@ -230,12 +230,12 @@ def test_each_held_part_is_drawn_where_it_is():
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    from gridhand.core.nodes import Node
-    from gridhand.core.requests import Request
+    from gridhand.core.model.nodes import Node
+    from gridhand.core.model.requests import Request
     from gridhand.simulate.panels import Panel, legend_of
-    from gridhand.simulate.replay import Cluster
+    from gridhand.simulate.replay import SimulatedCluster
 
-    cluster = Cluster([Node.of("a", cpu=8, gpu=2)], "best_fit")
+    cluster = SimulatedCluster([Node.of("a", cpu=8, gpu=2)], "best_fit")
     for asked in (
         {"gpu": 0.5, "cpu": 2},
         {"gpu": 0.25, "cpu": 2},
@@ -287,7 +287,7 @@ class Terminal(io.StringIO):
 
 def shown_by(monkeypatch, stderr, started_ago_s):
     monkeypatch.setattr(sys, "stderr", stderr)
-    with command.Progress() as progress:
+    with command.ReplayProgress() as progress:
         progress._start -= started_ago_s
         progress.show(50, 200)
         progress.show(100, 200)

@@ -3,8 +3,8 @@
 import pytest
 
 from gridhand.core.errors import GridError, InvalidInput
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
 from gridhand.simulate.inputs import read_nodes, read_tasks
 
 OPENB_NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,P100\nn0,500,1024,0,\n"
@@ -111,18 +111,18 @@ def test_what_asks_for_the_same_is_the_same(write, nodes):
 BAD_NODES = {
     "nothing at all":                    ("n.csv",   "",                                      "n.csv: it has no nodes"),
     "a header alone":                    ("n.csv",   "name,cpu\n",                            "it has no nodes"),
-    "an amount that is none":            ("n.csv",   "name,cpu\na,1\nb,many\n",               "n.csv, line 3: cpu: 'many' is not allowed"),
-    "a count that is none":              ("n.csv",   "name,cpu,count\na,1,1.5\n",             "n.csv, line 2: count: '1.5' is not allowed"),
+    "an amount that is none":            ("n.csv",   "name,cpu\na,1\nb,many\n",               "n.csv, line 3: cpu: 'many' is not valid"),
+    "a count that is none":              ("n.csv",   "name,cpu,count\na,1,1.5\n",             "n.csv, line 2: count: '1.5' is not valid"),
     "a count beyond all bounds":         ("n.csv",   "name,cpu,count\na,1,9999999999\n",      "line 2: count"),
     "a count that is infinite":          ("n.csv",   "name,cpu,count\na,1,inf\n",             "line 2: count: 'inf'"),
     "a name that is none":               ("n.csv",   "name,cpu\na b,1\n",                     "n.csv, line 2: node: 'a b'"),
-    "a name twice":                      ("n.csv",   "name,cpu\na,1\na,2\n",                  "n.csv, line 3: name: 'a' is not allowed"),
+    "a name twice":                      ("n.csv",   "name,cpu\na,1\na,2\n",                  "n.csv, line 3: name: 'a' is not valid"),
     "a column twice":                    ("n.csv",   "name,cpu,cpu\na,1,2\n",                 "n.csv, line 1: column 3 is named 'cpu'"),
     "more cells than columns":           ("n.csv",   "name,cpu\na,1,2\n",                     "n.csv, line 2: '2' is in no column"),
     "quotes that do not end":            ("n.csv",   'name,cpu\n"a,1\n',                      "n.csv, line 2: unexpected end of data"),
     "no text":                           ("n.csv",   b"\xff\xfe\x00",                         "it is not text"),
     "a misspelt resource":               ("n.csv",   "name,cpus\na,1\n",                      "n.csv, line 2: resource name: 'cpus'"),
-    "milli that are none":               ("n.csv",   "sn,cpu_milli\na,x\n",                   "n.csv, line 2: cpu_milli: 'x' is not allowed"),
+    "milli that are none":               ("n.csv",   "sn,cpu_milli\na,x\n",                   "n.csv, line 2: cpu_milli: 'x' is not valid"),
     "too many devices":                  ("n.csv",   "sn,cpu_milli,gpu\na,1,99999\n",         "n.csv, line 2: gpu: '99999'"),
     "a kind without devices":            ("n.csv",   "name,cpu,gpu_model\na,1,T4\n",          "n.csv, line 2: gpu: '0'"),
     "labels that are none":              ("n.csv",   "name,cpu,labels\na,1,x\n",              "n.csv, line 2: labels: 'x'"),
@@ -147,7 +147,7 @@ def test_bad_nodes(write, name, text, said):
 
 #    what it shows                          text                                       what is said
 BAD_TASKS = {
-    "an amount that is none":              ("name,cpu\na,-1\n",                        "t.csv, line 2: cpu: '-1' is not allowed"),
+    "an amount that is none":              ("name,cpu\na,-1\n",                        "t.csv, line 2: cpu: '-1' is not valid"),
     "nothing asked for":                   ("name,cpu\na,0\n",                         "t.csv, line 2: resources"),
     "one and a half devices":              ("name,gpu\na,1.5\n",                       "t.csv, line 2: gpu: '1.5'"),
     "shares of several devices":           ("name,num_gpu,gpu_milli\na,2,500\n",       "t.csv, line 2: gpu_milli: 500"),

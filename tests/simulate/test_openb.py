@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gridhand.cli.simulate import simulate
+from gridhand.cli.commands.simulate import simulate
 
 FOLDER = Path(os.environ.get("GRIDHAND_OPENB", ""))
 needs_traces = pytest.mark.skipif(

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
-from gridhand.core.strategies import STRATEGIES
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.strategies import STRATEGIES
 from gridhand.simulate.compare import compare
-from gridhand.simulate.inputs import Task
+from gridhand.simulate.inputs import SimulatedTask
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def runs():
         (15, {"cpu": 10, "memory": "20GB"}),
     ]
     tasks = [
-        Task(f"t{kind}-{number:03}", Request.of(**asked))
+        SimulatedTask(f"t{kind}-{number:03}", Request.of(**asked))
         for kind, (count, asked) in enumerate(shapes)
         for number in range(count)
     ]

@@ -4,22 +4,24 @@ import random
 
 import pytest
 
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Node
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.requests import Request
-from gridhand.core.strategies import strategy_named
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import strategy_named
 from gridhand.simulate.arrivals import Arrival, Demand
 from gridhand.simulate.churn import churn
 from gridhand.simulate.compare import chosen, compare
-from gridhand.simulate.inputs import Task
-from gridhand.simulate.replay import Cluster, fill, mix_of, percent_of
+from gridhand.simulate.inputs import SimulatedTask
+from gridhand.simulate.replay import SimulatedCluster, fill, mix_of, percent_of
 from gridhand.simulate.tally import Tally
 
 
 def tasks_of(*asked):
     known = {text: Request.of(text) for text in asked}
-    return [Task(f"t{number}", known[text]) for number, text in enumerate(asked)]
+    return [SimulatedTask(f"t{number}", known[text]) for number, text in enumerate(asked)]
 
 
 def filled(node, *asked, load=2.0, strategy="best_fit"):
@@ -81,7 +83,9 @@ def test_every_arrival_is_learned_once_before_it_is_placed(monkeypatch):
 
 def test_what_is_held_is_kept_where_it_can_be_drawn():
     for count, kept in ((24, 1), (25, 0)):
-        cluster = Cluster([Node.of(f"n{number}", cpu=1) for number in range(count)], "best_fit")
+        cluster = SimulatedCluster(
+            [Node.of(f"n{number}", cpu=1) for number in range(count)], "best_fit"
+        )
         cluster.arrive(Request.of(cpu=1), 0)
         assert len(cluster.finish().held) == kept
 
@@ -95,7 +99,7 @@ def test_an_alternative_counts_as_what_it_is():
     run = filled("cpu=8 gpu=1", "gpu=1 cpu=1", "gpu=1 cpu=1")
     assert run.failed == 1
     nodes = [Node.of("a", "cpu=8 gpu=1")]
-    tasks = [Task(name, Request.of(gpu=1, cpu=2, fallback="cpu")) for name in "xy"]
+    tasks = [SimulatedTask(name, Request.of(gpu=1, cpu=2, fallback="cpu")) for name in "xy"]
     run = fill(nodes, tasks, Demand(Tally(nodes), tasks), "best_fit", load=2, mix=mix_of(tasks))
     assert run.failed == 0
     assert run.end == {"gpu": 1.0, "cpu": 0.5, "memory": None}
@@ -237,10 +241,10 @@ def test_the_tally_agrees_with_the_ledger_and_with_placement(seed):
 def test_the_average_over_time():
     four, eight = Request.of(cpu=4), Request.of(cpu=8)
     coming = [
-        Arrival(0.0, Task("a", four), 10.0),
-        Arrival(3.0, Task("b", eight), 99.0),  # no room, and not counted yet
-        Arrival(5.0, Task("c", eight), 99.0),  # no room
-        Arrival(12.0, Task("d", eight), 4.0),
+        Arrival(0.0, SimulatedTask("a", four), 10.0),
+        Arrival(3.0, SimulatedTask("b", eight), 99.0),  # no room, and not counted yet
+        Arrival(5.0, SimulatedTask("c", eight), 99.0),  # no room
+        Arrival(12.0, SimulatedTask("d", eight), 4.0),
     ]
     run = churn([Node.of("a", cpu=10)], coming, "best_fit", warm_up_s=4, end_s=20, mix={four: 1})
     assert run.mean == {
@@ -260,7 +264,10 @@ def test_the_average_over_time():
 
 def test_what_leaves_as_another_arrives_makes_room_for_it():
     eight = Request.of(cpu=8)
-    coming = [Arrival(0.0, Task("a", eight), 5.0), Arrival(5.0, Task("b", eight), 50.0)]
+    coming = [
+        Arrival(0.0, SimulatedTask("a", eight), 5.0),
+        Arrival(5.0, SimulatedTask("b", eight), 50.0),
+    ]
     run = churn([Node.of("a", cpu=8)], coming, "best_fit", warm_up_s=0, end_s=10, mix={})
     assert (run.failed, run.mean["cpu"]) == (0, 1.0)
     assert [held.number for held in run.held] == [2]
@@ -268,7 +275,10 @@ def test_what_leaves_as_another_arrives_makes_room_for_it():
 
 def test_fragmentation_over_time_is_that_of_the_measured_part():
     half, one = Request.of(gpu=0.5), Request.of(gpu=1)
-    coming = [Arrival(0.0, Task("a", half), 99.0), Arrival(8.0, Task("b", half), 99.0)]
+    coming = [
+        Arrival(0.0, SimulatedTask("a", half), 99.0),
+        Arrival(8.0, SimulatedTask("b", half), 99.0),
+    ]
     run = churn([Node.of("a", gpu=1)], coming, "best_fit", warm_up_s=4, end_s=12, mix={one: 1})
     # Looked at every 1.2 s from 4.8 on: three times half of the device is of no use, then it is full.
     assert run.fragmentation == pytest.approx(0.5 * 3 / 7)
@@ -300,7 +310,7 @@ def test_the_same_seed_gives_the_same(departures, monkeypatch):
 
 
 def test_a_stream_that_fits_is_placed_whole():
-    tasks = [Task("t", Request.of(cpu=1), 10.0)]
+    tasks = [SimulatedTask("t", Request.of(cpu=1), 10.0)]
     [run] = compare(
         [Node.of("a", cpu=200)], tasks, ["best_fit"], load=0.5, seeds=[1], departures=True
     )["best_fit"]

@@ -1,158 +1,8 @@
-"""The stores under test, and histories for them, made by a real ledger."""
-
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
+"""The stores under test: each kind passes one contract."""
 
 import pytest
 
-from gridhand.core import jobs
-from gridhand.core.allocations import Lifetime, Move, State
-from gridhand.core.jobs import End, Reason, Work
-from gridhand.core.ledger import Ledger, Terms
-from gridhand.core.nodes import Node
-from gridhand.core.placement import Refusal, Snapshot, place
-from gridhand.core.requests import Request
-from gridhand.core.strategies import best_fit
-from gridhand.store.base import Batch
-from gridhand.store.urls import memory_store, store_at
-
-
-class SqliteFile:
-    """A place that outlives its stores: each `store()` is a new owner of the same ledger."""
-
-    durable = True
-
-    def __init__(self, folder):
-        self.url = str(Path(folder) / "grid.db")
-        self.made = []
-
-    def store(self):
-        self.made.append(store_at(self.url))
-        return self.made[-1]
-
-
-class SqliteMemory:
-    durable = False
-
-    def __init__(self, folder):
-        pass
-
-    def store(self):
-        return memory_store()
-
-
-PLACES = {"sqlite file": SqliteFile, "sqlite memory": SqliteMemory}
-DURABLE = [name for name, kind in PLACES.items() if kind.durable]
-
-
-@contextmanager
-def new_place(name):
-    with tempfile.TemporaryDirectory() as folder:
-        yield PLACES[name](folder)
-
-
-class Writer:
-    """A ledger whose changes go to a store, a batch at a time."""
-
-    def __init__(self, store, *, epoch=1, next_number=1, next_job=1, now=1_000):
-        self.store, self.now = store, now
-        self.ledger = Ledger(epoch=epoch, next_number=next_number, next_job=next_job)
-
-    def register(self, name, **more):
-        return self.ledger.register(Node.of(name, **more))
-
-    def grant(self, *requests, owner="ann", holder=None, ttl_ms=None, reserve=False):
-        """The allocations made, or nothing where there is no room."""
-        lease = ttl_ms is not None and not reserve
-        terms = Terms(
-            owner,
-            holder,
-            State.RESERVED if reserve else State.ACTIVE,
-            Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED,
-            ttl_ms,
-        )
-        placed = [
-            place(Request.of(one), Snapshot(self.ledger), best_fit) for one in requests
-        ]  # members of a group may be promised the same room here; the ledger then refuses
-        if any(isinstance(one, Refusal) for one in placed):
-            return []
-        return self.ledger.grant(placed, terms, now=self.now)
-
-    def move(self, held, move, **more):
-        return self.ledger.move(held.id, move, now=self.now, **more)
-
-    def release(self, held):
-        return self.move(held, Move.RELEASE)
-
-    # ---- jobs
-
-    def submit(self, work=None, *, array=None, index=None, **more):
-        """A job that is queued, perhaps as a task of an array."""
-        book = self.ledger.jobs
-        number = book.next_number
-        book.next_number += 1
-        id = str(number) if array is None else f"{array}_{index}"
-        job = jobs.submit(
-            work or self.work(), id=id, number=number, now=self.now, array=array,
-            array_index=index, **more,
-        )  # fmt: skip
-        return self.ledger.put_job("job.submitted", job)
-
-    def submit_array(self, indexes, work=None):
-        """The tasks of an array, which share one work."""
-        work, first = work or self.work(), str(self.ledger.jobs.next_number)
-        return [self.submit(work, array=first, index=index) for index in indexes]
-
-    @staticmethod
-    def work(request="cpu=1", *, owner="ann", command=("true",), **more):
-        request = request if isinstance(request, Request) else Request.of(request)
-        return Work(owner, tuple(command), "/", request, **more)
-
-    def start(self, job):
-        """The job with an attempt under way, or None where there is no room."""
-        placed = place(job.request, Snapshot(self.ledger), best_fit)
-        if isinstance(placed, Refusal):
-            return None
-        choice = list(job.request.choices()).index(placed.asked)
-        terms = Terms(job.work.owner, lifetime=Lifetime.JOB)
-        (held,) = self.ledger.grant([placed], terms, now=self.now)
-        moved = jobs.start(job, node=held.node, allocation=held.id, now=self.now, choice=choice)
-        return self.ledger.put_job("job.started", moved)
-
-    def stop(self, job, reason=Reason.TIMEOUT):
-        return self.ledger.put_job("job.stopping", jobs.stop(job, job.attempt.number, reason))
-
-    def cancel(self, job):
-        after = jobs.cancel(job, now=self.now)
-        return self.ledger.put_job("job.stopping" if after.open else "job.ended", after)
-
-    def end(self, job, reason=Reason.EXIT, code=0, **more):
-        """The job after its attempt: what it held is free, and it is over or queued again."""
-        attempt = job.attempt
-        code = code if reason is Reason.EXIT else None
-        how = End(attempt.number, attempt.allocation, reason, code, **more)
-        after = jobs.end(job, how, now=self.now)
-        self.ledger.move(attempt.allocation, Move.RELEASE, now=self.now)
-        return self.ledger.put_job("job.requeued" if after.open else "job.ended", after)
-
-    def batch(self, *, owner="ann", op_id=None, operations=()):
-        entries = [(change, owner, op_id) for change in self.ledger.changes]
-        return Batch(self.now, entries, list(operations))
-
-    def commit(self, **more):
-        batch = self.batch(**more)
-        self.store.commit(batch)
-        self.ledger.settle()
-        return batch
-
-
-def all_events(store, step=700):
-    found, some = [], store.events(limit=step)
-    while some:
-        found += some
-        some = store.events(after=some[-1].number, limit=step)
-    return found
+from store_writer import DURABLE, PLACES, Writer, all_events, new_place
 
 
 def pytest_generate_tests(metafunc):
@@ -161,32 +11,31 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("kind", PLACES)
 
 
-@pytest.fixture(scope="session")
-def tools():
-    """What the test modules share."""
-    return Tools
-
-
 class Tools:
+    """What the test modules share."""
+
     Writer = Writer
     new_place = staticmethod(new_place)
     all_events = staticmethod(all_events)
 
 
+@pytest.fixture(scope="session")
+def tools():
+    return Tools
+
+
 @pytest.fixture(params=PLACES)
-def store(request, tmp_path):
+def store(request):
     """An open, loaded store of each kind."""
-    made = PLACES[request.param](tmp_path / "store").store()
-    made.open()
-    made.load()
-    yield made
-    made.close()
+    with new_place(request.param) as place:
+        made = place.store()
+        made.open()
+        made.load()
+        yield made
 
 
 @pytest.fixture(params=DURABLE)
-def durable(request, tmp_path):
-    """A place of each kind that outlives its stores. What a failed test left open is closed."""
-    place = PLACES[request.param](tmp_path / "store")
-    yield place
-    for made in place.made:
-        made.close()
+def durable(request):
+    """A place of each kind that outlives its stores."""
+    with new_place(request.param) as place:
+        yield place

@@ -1,17 +1,10 @@
 """What every store promises of calls, whichever database is behind it."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
-from gridhand.core.callrecords import OVER, CallRecord
 from gridhand.core.errors import NotYours, StoreError, StoreFenced
-
-sys.path.insert(0, str(Path(__file__).parent))
-contract = importlib.import_module("test_contract")
-lawful = contract.lawful
+from gridhand.core.model.call_record import OVER, CallRecord
+from store_writer import lawful
 
 ODD = "ü🚀 '; DROP TABLE calls; -- %s ? :x $1 \\"
 
@@ -124,7 +117,7 @@ def test_nothing_of_the_ledger_is_touched(store, tools):
     assert (store.load(), store.events()) == before
     writer.submit()
     writer.commit()
-    lawful(store, tools)
+    lawful(store)
 
 
 def test_they_outlive_their_store_and_an_older_owner_writes_none(durable):

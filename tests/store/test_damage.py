@@ -6,26 +6,20 @@ made where it was not wanted.
 
 import contextlib
 import hashlib
-import importlib
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 
+from damaged_pages import PAGE, break_page, pages_of
 from gridhand import Grid
-from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import GridError, StoreDamaged, StoreError, StoreInvalid
-from gridhand.store.audit import audit
+from gridhand.core.model.call_record import CallRecord
 from gridhand.store.base import Batch
 from gridhand.store.ownership import Taking
+from gridhand.store.reader import audit
 from gridhand.store.urls import store_at
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
-server = importlib.import_module("server")
-postgres, database = server.postgres, server.database
-
-PAGE = 4096
+from postgres_server import sql
 
 
 def fill(path, past=150):
@@ -49,33 +43,6 @@ def fill_jobs(path, tools, count=100):
         writer.cancel(job)
     writer.commit()
     store.close()
-
-
-def pages_of(path, name):
-    """The leaf pages of a table or an index, in order."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
-        root = connection.execute(query, [name]).fetchone()[0]
-    whole = Path(path).read_bytes()
-    found, waiting = [], [root]
-    while waiting:
-        number = waiting.pop(0)
-        page = whole[(number - 1) * PAGE : number * PAGE]
-        if page[0] in (2, 5):  # an interior page: cells that begin with the page they lead to
-            cells = int.from_bytes(page[3:5], "big")
-            for cell in range(cells):
-                at = int.from_bytes(page[12 + 2 * cell : 14 + 2 * cell], "big")
-                waiting.append(int.from_bytes(page[at : at + 4], "big"))
-            waiting.append(int.from_bytes(page[8:12], "big"))
-        else:
-            found.append(number)
-    return found
-
-
-def break_page(path, number):
-    whole = bytearray(Path(path).read_bytes())
-    whole[(number - 1) * PAGE : (number - 1) * PAGE + 2048] = b"\xff" * 2048
-    Path(path).write_bytes(whole)
 
 
 def fingerprint(path):
@@ -297,14 +264,14 @@ def test_a_folder_is_not_made_either(tmp_path):
 )
 def test_a_database_that_must_have_a_store_is_not_given_one(database, statements):
     for statement in statements:
-        server.sql(database, statement)
+        sql(database, statement)
     query = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN ('public', 'gridhand')"
     schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'gridhand'"
-    before = server.sql(database, query), server.sql(database, schemas)
+    before = sql(database, query), sql(database, schemas)
     for _ in range(2):
         with pytest.raises(StoreInvalid, match="there is no store"):
             Grid.at(database, create=False)
-    assert (server.sql(database, query), server.sql(database, schemas)) == before
+    assert (sql(database, query), sql(database, schemas)) == before
     Grid.at(database).close()
     Grid.at(database, create=False).close()
 
@@ -378,7 +345,7 @@ def test_a_wal_that_was_large_is_cut_when_it_is_used_again(tmp_path):
 
 def test_a_wal_that_grows_too_far_is_told(tmp_path, monkeypatch, caplog):
     """Once in a while, not at every commit."""
-    monkeypatch.setattr("gridhand.store.sqlite._WAL_ALARM", 10_000)
+    monkeypatch.setattr("gridhand.store.sql.sqlite._WAL_ALARM", 10_000)
     path = str(tmp_path / "grid.db")
     with Grid.at(path) as grid:
         grid.register_node("a", cpu=1000)

@@ -1,8 +1,6 @@
 """Moving a ledger to another store: whole, compared, and then the old one is closed for good."""
 
 import contextlib
-import importlib
-import importlib.util
 import signal
 import sqlite3
 import subprocess
@@ -12,23 +10,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+import store_writer
 from gridhand import Grid
-from gridhand.core.callrecords import CallRecord
+from gridhand.clock import COUNTED_MS
 from gridhand.core.errors import StoreError, StoreInvalid, StoreOwned
-from gridhand.store import moving, schema
-from gridhand.store.audit import audit, reading
-from gridhand.store.moving import move
+from gridhand.core.model.call_record import CallRecord
+from gridhand.store import move as moving
+from gridhand.store.move import move
 from gridhand.store.ownership import Taking
+from gridhand.store.reader import audit, reading
+from gridhand.store.sql import schema
 from gridhand.store.urls import store_at
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
-server = importlib.import_module("server")
-postgres, database = server.postgres, server.database
-_spec = importlib.util.spec_from_file_location(
-    "store_conftest", Path(__file__).parent / "conftest.py"
-)
-conftest = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(conftest)
 
 TABLES = [table for table in schema.metadata.sorted_tables if table is not schema.meta]
 
@@ -64,7 +56,7 @@ def add_jobs(url):
     epoch = store.open().epoch
     contents = store.load()
     now = max(event.at for event in store.events())
-    writer = conftest.Writer(
+    writer = store_writer.Writer(
         store, epoch=epoch, next_number=contents.next_number, next_job=contents.next_job, now=now
     )
     writer.ledger.load(contents.nodes, contents.allocations, contents.jobs)
@@ -80,6 +72,7 @@ def add_jobs(url):
     for run, owner in (("r1", "ann"), ("R2", "Bob"), ("r10", "ann")):
         store.write_calls([CallRecord(run, n, owner, "f", *over) for n in (1, 2, 10)])
     store.write_calls([CallRecord("r1", 3, "ann", "Ü", "queued", None, "1", None, 1, *[None] * 3)])
+    store.note_start(now + COUNTED_MS + 1)
     store.close()
 
 
@@ -294,8 +287,8 @@ def test_a_copy_that_differs_is_not_switched_to(path, database, monkeypatch):
 
 UNTIL_KILLED = """
 import os, signal, sys
-from gridhand.store import moving
-from gridhand.store.sql import SqlStore
+from gridhand.store import move as moving
+from gridhand.store.sql.sql_store import SqlStore
 from gridhand.store.urls import store_at
 
 source, target, where, nth = sys.argv[1:]

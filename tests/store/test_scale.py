@@ -14,11 +14,11 @@ import tracemalloc
 import pytest
 
 from gridhand import AsyncGrid, Grid
-from gridhand.core.allocations import Allocation, Lifetime, State
-from gridhand.core.ledger import Change
-from gridhand.core.nodes import Node
-from gridhand.core.resources import Resources
-from gridhand.store.base import Batch, Operation
+from gridhand.core.ledger.allocations import Allocation, AllocationState, Lifetime
+from gridhand.core.ledger.ledger import Change
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.resources import Resources
+from gridhand.store.base import Batch, StoredOperation
 from gridhand.store.urls import store_at
 
 START = 1_600_000_000_000  # long ago
@@ -49,9 +49,9 @@ class Past:
             for index in range(start, min(count, start + 1_000)):
                 held = self._held(f"n{index % nodes:05}")
                 changes.append(Change("allocation.active", held.id, None, held, ""))
-                operations.append(Operation("ann", f"op-{held.number}", "b" * 64, "[]"))
+                operations.append(StoredOperation("ann", f"op-{held.number}", "b" * 64, "[]"))
                 if not live:
-                    ended = held._replace(state=State.RELEASED)
+                    ended = held._replace(state=AllocationState.RELEASED)
                     changes.append(Change("allocation.released", held.id, held, ended, ""))
             self._commit(changes, operations)
         return self
@@ -60,7 +60,7 @@ class Past:
         number, self.number = self.number, self.number + 1
         id = f"a{self.epoch}-{number}"
         return Allocation(
-            id, number, self.epoch, "ann", id, node, CPU, (), State.ACTIVE,
+            id, number, self.epoch, "ann", id, node, CPU, (), AllocationState.ACTIVE,
             Lifetime.UNTIL_RELEASED, None, None, None, None, None, self.at,
         )  # fmt: skip
 

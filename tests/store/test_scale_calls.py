@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from gridhand.core.callrecords import CallRecord
-from gridhand.store.audit import audit
-from gridhand.store.callqueries import count_ended, newest, next_owner, oldest, open_of
+from gridhand.core.model.call_record import CallRecord
+from gridhand.store.reader import audit
+from gridhand.store.sql.call_queries import count_ended, newest, next_owner, oldest, open_of
 from gridhand.store.urls import store_at
 
 START = 1_700_000_000_000

@@ -1,19 +1,14 @@
 """Ten million events behind it, a store is as fast as an empty one (row 29), on SQLite."""
 
 import contextlib
-import importlib
 import sqlite3
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
+import long_past as scale
 from gridhand import Grid
-from gridhand.store.audit import audit
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
-scale = importlib.import_module("test_scale_postgres")
+from gridhand.store.reader import audit
 
 
 def give_a_past(path, pairs, now):

@@ -5,27 +5,21 @@ figures from one run on one machine. The past is made by the database itself, an
 """
 
 import contextlib
-import importlib
 import sqlite3
 import statistics
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from gridhand.core.requests import Request
-from gridhand.core.work import Work
-from gridhand.store.audit import audit
-from gridhand.store.jobrows import work_json
+from gridhand.core.jobs.spec import JobSpec
+from gridhand.core.model.requests import Request
+from gridhand.store.reader import audit
+from gridhand.store.sql.job_rows import work_json
 from gridhand.store.urls import store_at
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
-server = importlib.import_module("server")
-postgres, database = server.postgres, server.database
+from postgres_server import sql
 
 START = 1_600_000_000_000
-WORK = work_json(Work("OWNER", ("train", "--epochs", "9"), "/home/ann", Request.of(cpu=1)))
+WORK = work_json(JobSpec("OWNER", ("train", "--epochs", "9"), "/home/ann", Request.of(cpu=1)))
 ATTEMPT = (
     '{"number":1,"node":"n","allocation":"a1-%i%","choice":0,"placed":1,"ended":2,'
     '"exit_code":%code%,"reason":"exit"}'
@@ -90,8 +84,8 @@ class Database:
 
     def run(self, count):
         for statement in statements(count, f"generate_series(1, {count}) AS g(i)"):
-            server.sql(self.url, statement)
-        server.sql(self.url, "ANALYZE")
+            sql(self.url, statement)
+        sql(self.url, "ANALYZE")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -185,7 +179,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_sqlite_answers_each_question_from_the_end_of_one_index(tmp_path, name):
     """It has no statistics to go by, so the queries must leave it no choice."""
-    from gridhand.store.jobqueries import newest
+    from gridhand.store.sql.job_queries import newest
 
     more = {"states": (), "owner": None, "array": None, "before": 10**9, "limit": 100}
     with contextlib.closing(opened(File(tmp_path), 10)) as store:

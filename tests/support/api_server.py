@@ -2,21 +2,18 @@
 
 import asyncio
 import json
-import sys
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
-from gridhand.api import serving
+from failing_store import FailingStore
+from fake_engine import FakeEngine
+from gridhand.api import http_server
 from gridhand.client.transport import Address
 from gridhand.controller.controller import Controller
 from gridhand.engines.local import LocalEngine
 from gridhand.home import Home
-
-sys.path.append(str(Path(__file__).parents[1] / "controller"))
-
-from desks import FailingStore
-from fake_engine import FakeEngine
+from until import until
 
 PATIENCE_S = 20
 JOB = {"command": ["true"], "folder": "/", "detached": True}
@@ -51,7 +48,7 @@ class Server:
 
     def __exit__(self, *_):
         with suppress(RuntimeError):  # it has ended by itself
-            self.loop.call_soon_threadsafe(self.controller.stopping.set)
+            self.loop.call_soon_threadsafe(self.controller.begin_stopping)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
@@ -61,9 +58,9 @@ class Server:
         self.controller = Controller(self.home, self.store, self.engine)
         await self.controller.open()
         try:
-            with serving._listening(self.home.socket) as listening:
-                server = serving._server(self.controller)
-                task = asyncio.create_task(server.serve([listening]))
+            server = http_server._server(self.controller)
+            with server.listening_at(self.home.socket):
+                task = asyncio.create_task(server.serve([server.file.listening]))
                 self._ready.set()
                 await self.controller.stopping.wait()
                 server.should_exit = True
@@ -80,15 +77,8 @@ class Server:
         return asyncio.run_coroutine_threadsafe(done(), self.loop).result(PATIENCE_S)
 
     def end(self, id, attempt=1, **how):
-        self.until(lambda: (id, attempt) in self.engine.running)
+        until(lambda: (id, attempt) in self.engine.running)
         self.do(self.engine.end, (id, attempt), **how)
-
-    def until(self, look):
-        for _ in range(PATIENCE_S * 200):
-            if found := look():
-                return found
-            threading.Event().wait(0.005)
-        raise AssertionError("it did not come about")
 
     def log(self, id, stream="stdout"):
         path = Path(self.home.job(id)) / stream

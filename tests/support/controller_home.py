@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import time
 
 import pytest
 
@@ -11,9 +10,9 @@ from gridhand import Grid, Request
 from gridhand.client import Client
 from gridhand.client.transport import Address
 from gridhand.home import Home
-from gridhand.library.caller import FunctionCall
-from gridhand.library.calling import close_caller
-from gridhand.library.pool import Pool
+from gridhand.library.functions.function_runner import FunctionCall, close_runner
+from gridhand.library.pool.pool import Pool
+from until import until
 
 
 class Tools:
@@ -31,13 +30,7 @@ class Tools:
     def value(future, timeout=60):
         return future.result(timeout).value.load()
 
-    @staticmethod
-    def until(true, seconds=60.0):
-        begin = time.monotonic()
-        while not (found := true()):
-            assert time.monotonic() - begin < seconds, "it did not become true in time"
-            time.sleep(0.005)
-        return found
+    until = staticmethod(until)
 
 
 @pytest.fixture
@@ -52,7 +45,7 @@ def home():
     home = Home(os.path.join(folder, "h"))
     yield home
     with Client(Address(home.socket)) as client:
-        facts = client.look()
+        facts = client.probe()
         if facts is not None:
             client.stop(jobs="kill")
     if facts is not None:
@@ -70,7 +63,7 @@ def here(home, monkeypatch):
 def grid():
     with Grid() as grid:
         yield grid
-        close_caller(grid)
+        close_runner(grid)
         assert grid.check() == []
         assert not grid.allocations()
 

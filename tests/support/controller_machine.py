@@ -10,19 +10,18 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from desks import Place
-from fake_engine import key_of
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from gridhand.controller.commands import Allocate, MoveOne, Read, SetHealth
-from gridhand.core.allocations import Lifetime
+from controller_place import Place
+from gridhand.controller.keeper.questions import Read
 from gridhand.core.errors import GridError, OutcomeUnknown, StoreUnavailable
-from gridhand.core.jobs import After, Condition, JobState
-from gridhand.core.ledger import Terms
-from gridhand.core.nodes import Health
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
+from gridhand.core.jobs.job import After, Condition, JobState
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.ledger.allocations import Lifetime, Terms
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import Allocate, MoveAllocation, SetHealth
 
 SHM = Path("/dev/shm")
 RETRY = RetryPolicy(tries=2, delay_ms=0)
@@ -62,6 +61,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.end(0, 0, True)
         for cpu in (1, 2, 3):
             self.submit(cpu, 0, 1, False)
+        self.submit_within(0)
 
     def do(self, work):
         Steps.count += 1
@@ -132,13 +132,13 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(which=INDEX)
     def let_go(self, which):
         if held := self.some(which, self.held_ids()):
-            self.do(self.asked(self.place.controller.ask(MoveOne("ann", id=held))))
+            self.do(self.asked(self.place.controller.ask(MoveAllocation("ann", id=held))))
 
     def held_ids(self):
         return self.do(self.asked(self.place.controller.ask(BY_HAND))) or []
 
     async def inside(self, held):
-        question = Read(lambda desk: desk.ledger.jobs.lined_up(held))
+        question = Read(lambda desk: desk.ledger.jobs.count(held))
         return await self.asked(self.place.controller.ask(question))
 
     def open_ids(self):
@@ -245,13 +245,13 @@ class ControllerMachine(RuleBasedStateMachine):
     async def check(self):
         live = await self.place.controller.ask(Read(lambda desk: set(desk.ledger.live)))
         stopped = {key for key, _ in self.engine.stops}
-        for key, fact in self.engine.running.items():
-            assert fact["fence"] in live or key in stopped, f"{key} runs, and holds nothing"
-        started, fences = Counter(map(key_of, self.engine.orders)), {}
+        for key, report in self.engine.running.items():
+            assert report.fence in live or key in stopped, f"{key} runs, and holds nothing"
+        started, fences = Counter(order.key for order in self.engine.orders), {}
         for key, count in started.items():
             assert count <= 1 + self.wiped[key], f"{key} was started {count} times"
         for order in self.engine.orders:
-            assert fences.setdefault(key_of(order), order["fence"]) == order["fence"]
+            assert fences.setdefault(order.key, order.fence) == order.fence
         await self.place.check()
         assert self.place.controller.failure is None
 
@@ -278,7 +278,7 @@ class ControllerMachine(RuleBasedStateMachine):
         async with asyncio.timeout(30):
             while await self.left():
                 for held in await self.asked(place.controller.ask(BY_HAND)) or []:
-                    await self.asked(place.controller.ask(MoveOne("ann", id=held)))
+                    await self.asked(place.controller.ask(MoveAllocation("ann", id=held)))
                 for key in [key for key in engine.running if engine.begun(key)]:
                     engine.end(key)
                 for key in list(engine.ended):

@@ -4,67 +4,32 @@ import asyncio
 import inspect
 import os
 
+from failing_store import FailingStore
 from fake_engine import FakeEngine
-
+from gridhand.audit import check_history, check_rebuild, check_state
 from gridhand.controller.controller import Controller
-from gridhand.controller.looking import Wanted
-from gridhand.core.check import check_history, check_rebuild, check_state
-from gridhand.core.errors import OutcomeUnknown
-from gridhand.core.jobs import JobState, Work
-from gridhand.core.requests import Request
+from gridhand.controller.job_reader import JobFilter
+from gridhand.core.jobs.job import JobSpec, JobState
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import DumpLedger, ListEvents
 from gridhand.home import Home
-from gridhand.store.sqlite import SqliteStore
 
 PATIENCE_S = 20
-
-
-class FailingStore:
-    """The real store, some of whose next commits fail.
-
-    A fault is an error that is raised instead of writing; a pair of it and True is raised after.
-    """
-
-    def __init__(self, path):
-        self._store = SqliteStore(path)
-        self.faults = []
-        self.down = None  # an error that every commit meets
-        self.refused = 0
-        self._written = False
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def commit(self, batch):
-        fault = self.faults.pop(0) if self.faults else self.down
-        error, written = fault if isinstance(fault, tuple) else (fault, False)
-        if error is None or written:
-            self._store.commit(batch)
-        if error is not None:
-            self.refused += 1
-            self._written = written
-            raise error
-
-    def recover(self):
-        """It cannot tell whether it was written: those who have to know read it anew."""
-        self._store.recover()
-        if self._written:
-            self._written = False
-            raise OutcomeUnknown("not yet")
-        return False
 
 
 class Place:
     """A home, an engine that outlives controllers, and the controller of the moment."""
 
-    def __init__(self, folder, **engine):
+    def __init__(self, folder, *, machine="", **engine):
         self.home = Home(str(folder))
         self.home.make()
+        self.machine = machine
         self.engine = FakeEngine(**engine)
         self.controller = None
 
     async def open(self, *, store=None, new_cluster=False):
         self.store = FailingStore(store or self.home.store)
-        self.controller = Controller(self.home, self.store, self.engine)
+        self.controller = Controller(self.home, self.store, self.engine, machine=self.machine)
         await self.controller.open(new_cluster=new_cluster)
         return self.controller
 
@@ -82,10 +47,8 @@ class Place:
         for task in [*runner._tasks, *controller._background]:
             task.cancel()
         await asyncio.gather(*runner._tasks, *controller._background, return_exceptions=True)
-        controller.attached.close()
-        controller.sessions.close()
-        controller.stopping.set()
-        await asyncio.to_thread(controller.calls.close)
+        controller.begin_stopping()
+        await asyncio.to_thread(controller._backend.close)
         await asyncio.sleep(0)
 
     async def restart(self, **how):
@@ -95,8 +58,10 @@ class Place:
     async def submit(self, cpu=1, *, op_id=None, indices=(), after=(), environment=None, **wishes):
         wishes.setdefault("detached", True)
         kept = await self.controller.keep({} if environment is None else environment)
-        work = Work("ann", ("true",), "/", Request.of(cpu=cpu), environment=kept, **wishes)
-        ids = await self.controller.submit(op_id, work, indices=tuple(indices), after=tuple(after))
+        work = JobSpec("ann", ("true",), "/", Request.of(cpu=cpu), environment=kept, **wishes)
+        submit = self.controller.submit
+        made = await submit(op_id, work, indices=tuple(indices), after=tuple(after))
+        ids = made.ids
         return ids if indices else ids[0]
 
     async def job(self, id):
@@ -106,7 +71,7 @@ class Place:
         return (await self.job(id)).state
 
     async def running(self):
-        found = await self.controller.jobs(Wanted(states=(JobState.RUNNING,), limit=10_000))
+        found = await self.controller.jobs(JobFilter(states=(JobState.RUNNING,), limit=10_000))
         return sorted(seen.job.id for seen in found)
 
     async def until(self, look):
@@ -142,9 +107,9 @@ class Place:
 
     async def check(self):
         """The ledger is sound, and is what the events and the rows say; each ended once."""
-        ask, calls = self.controller.ask, self.controller.calls
+        ask = self.controller.ask
         # Asked in one turn, so of one and the same moment.
-        dumped, events = await asyncio.gather(ask(calls.dump()), ask(calls.events(0, 1_000_000)))
+        dumped, events = await asyncio.gather(ask(DumpLedger()), ask(ListEvents(0, 1_000_000)))
         assert check_state(dumped) == []
         plain = [event._asdict() for event in events]
         assert check_history(plain) == []

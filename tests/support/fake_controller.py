@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -29,6 +30,15 @@ class Asked(NamedTuple):
     @property
     def json(self):
         return json.loads(self.body)
+
+
+FAKE = Path(__file__)
+
+
+def started(home):
+    """The pids of the controllers that were started in this home."""
+    file = home / "starts"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 DROP = object()  # in place of a reply, or among its parts: the connection breaks here

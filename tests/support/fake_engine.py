@@ -4,10 +4,12 @@ It keeps what a node would keep, so it outlives the controllers that open it one
 and it may be told to be away, or to lose what it is asked.
 """
 
+from dataclasses import replace
+
 from gridhand.core.errors import StoreInvalid
-from gridhand.core.nodes import Node
-from gridhand.core.views import node_row
-from gridhand.engines.base import Known
+from gridhand.core.model.nodes import Node
+from gridhand.core.rows.ledger import node_row
+from gridhand.engines.base import AttemptReport, EndReport, Known, Seen
 
 
 class FakeEngine:
@@ -21,6 +23,7 @@ class FakeEngine:
         self.asked = []  # all that was asked for, what was lost on the way too
         self.stops = []
         self.signals = []
+        self.readers = []  # what was told of those that read
         self.epoch = 0
         self.away = False
         self.immediate = True  # what is told to stop does so at once
@@ -28,8 +31,8 @@ class FakeEngine:
 
     # ---- what the controller asks
 
-    async def epoch_seen(self):
-        return self.epoch
+    async def look(self):
+        return Seen(self.epoch, list(self.running))
 
     async def open(self, epoch, sink):
         if epoch < self.epoch:
@@ -39,28 +42,30 @@ class FakeEngine:
         return self.known()
 
     async def start(self, orders):
-        self.asked += [key_of(order) for order in orders]
+        self.asked += [order.key for order in orders]
         if self.away:
             return
         for order in orders:
             self._begin(order)
-        self.sink.spawned([self.running[key] for key in map(key_of, orders) if self.begun(key)])
-        over = [self.ended[key] for key in map(key_of, orders) if key in self.ended]
+        self.sink.spawned(
+            [self.running[key] for key in [order.key for order in orders] if self.begun(key)]
+        )
+        over = [self.ended[key] for key in [order.key for order in orders] if key in self.ended]
         if over:
             self.sink.ended(over)
 
     def _begin(self, order):
-        key = key_of(order)
+        key = order.key
         if key not in self.running and key not in self.ended:
             self.orders.append(order)
-            self.running[key] = fact(*key, order["fence"], state="running", pid=None)
-            self._take_turns(order["fence"])
+            self.running[key] = report(*key, order.fence, state="running")
+            self._take_turns(order.fence)
 
     def _take_turns(self, fence):
         """Of those with one fence the first runs, and the others wait: as the starter has it."""
-        line = [key for key, one in self.running.items() if one["fence"] == fence]
+        line = [key for key, one in self.running.items() if one.fence == fence]
         if line and not self.begun(line[0]):
-            self.running[line[0]] = {**self.running[line[0]], "pid": len(self.orders)}
+            self.running[line[0]] = replace(self.running[line[0]], pid=len(self.orders))
             return [self.running[line[0]]]
         return []
 
@@ -77,11 +82,14 @@ class FakeEngine:
             self.sink.ended([self.ended[key]])
         else:
             end = {"reason": str(reason), "message": "it was stopped before it was started"}
-            self.sink.ended([fact(*key, None, end=end)])
+            self.sink.ended([report(*key, None, end=end)])
 
     async def signal(self, key, signum):
         self.signals.append((key, signum))
         return key in self.running
+
+    async def note_reader(self, key, offsets):
+        self.readers.append((key, dict(offsets)))
 
     async def forget(self, keys):
         if not self.away:
@@ -108,9 +116,9 @@ class FakeEngine:
     def end(self, key, *, reason="exit", code=0, tell=True, **more):
         """The process is over; without `tell` nobody hears of it until they ask."""
         running = self.running.pop(key)
-        end = {"reason": reason, "code": code, "ran_ms": 5, **more}
-        self.ended[key] = {**running, "state": "ended", "end": end}
-        next_ones = self._take_turns(running["fence"])
+        end = EndReport(**{"reason": reason, "code": code, "ran_ms": 5, **more})
+        self.ended[key] = replace(running, state="ended", end=end)
+        next_ones = self._take_turns(running.fence)
         if tell and self.sink is not None and not self.away:
             self.sink.ended([self.ended[key]])
             self.sink.spawned(next_ones)
@@ -121,7 +129,7 @@ class FakeEngine:
         self.end(key, reason="returned", code=None, ran_ms=0)
 
     def begun(self, key):
-        return key in self.running and self.running[key].get("pid", 0) is not None
+        return key in self.running and self.running[key].pid is not None
 
     def come_back(self):
         """After it was away: what it knows now, as an agent that is reached again tells."""
@@ -129,12 +137,10 @@ class FakeEngine:
         self.sink.returned(self.known())
 
     def started(self, key):
-        return sum(key_of(order) == key for order in self.orders)
+        return sum(order.key == key for order in self.orders)
 
 
-def key_of(order):
-    return order["job"], order["attempt"]
-
-
-def fact(job, attempt, fence, *, state="ended", **more):
-    return {"job": job, "attempt": attempt, "fence": fence, "state": state, **more}
+def report(job, attempt, fence, *, state="ended", end=None, **more):
+    """Return the report of an attempt; `end` may be given as a dictionary."""
+    end = None if end is None else EndReport(**end)
+    return AttemptReport(job, attempt, fence, state, end=end, **more)

@@ -8,8 +8,9 @@ import threading
 import time
 
 from gridhand import Function, Graph
-from gridhand.library.calling import caller_of
-from gridhand.library.threadcaller import ThreadCaller
+from gridhand.library.functions.function_runner import runner_of
+from gridhand.library.thread_runner.thread_runner import ThreadRunner
+from until import until
 
 TWO_NODES = {"n1": {"cpu": 4, "memory": 2000}, "n2": {"cpu": 4, "memory": 2000}}
 
@@ -22,15 +23,8 @@ def register(grid, nodes):
         grid.resume(name)
 
 
-def until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        time.sleep(0.005)
-
-
 def in_threads(grid):
-    return type(caller_of(grid)) is ThreadCaller
+    return type(runner_of(grid)) is ThreadRunner
 
 
 def holds_nothing(grid):
@@ -45,7 +39,7 @@ def nodes_of(result):
 
 def waiting(grid):
     """Whether somebody stands in the keeper's line."""
-    return bool(grid._backend._keeper._line)
+    return bool(grid._backend._keeper._waiting)
 
 
 class running:

@@ -1,6 +1,7 @@
 """A controller of its own in a home of its own, its agent and starter, and `grid` beside it."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -9,16 +10,19 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 from sqlalchemy import select
 
+from gridhand.cli.main import COMMANDS, make_cli, run
 from gridhand.client import Client
 from gridhand.client.transport import Address
 from gridhand.core.errors import ControllerUnavailable
 from gridhand.home import Home
-from gridhand.store import schema
-from gridhand.store.audit import reading
+from gridhand.store.reader import reading
+from gridhand.store.sql import schema
+from until import until
 
 GRID = [sys.executable, "-m", "gridhand.cli.main"]
 PATIENCE_S = 60
@@ -66,8 +70,16 @@ class Machine:
             assert done.returncode == check, f"{words}: {done.returncode}\n{done.stderr}"
         return done
 
-    def json(self, command, *words, check=0, **more):
-        return json.loads(self.grid(command, "--json", *words, check=check, **more).stdout)
+    def json(self, command, *words):
+        """What a command tells in JSON. It runs in this process: an interpreter for each takes long."""
+        if self._first:
+            return json.loads(self.grid(command, "--json", *words, check=0).stdout)
+        out = io.StringIO()
+        line = [command, "--json", *map(str, words)]
+        with patch.dict(os.environ, self.env, clear=True), contextlib.redirect_stdout(out):
+            code = run(make_cli(COMMANDS), line)
+        assert code == 0, f"{line}: {code}"
+        return json.loads(out.getvalue())
 
     def run(self, *words, **more):
         return self.grid("run", *words, **more)
@@ -161,8 +173,8 @@ class Machine:
 
     def kill(self, process):
         """As with kill -9, and waits until it is gone."""
-        process.send_signal(signal.SIGKILL)
         with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_S)
 
     # ---- what must always be so
@@ -198,14 +210,3 @@ class Machine:
                 with contextlib.suppress(psutil.Error):
                     one.kill()
             psutil.wait_procs(left, timeout=1)
-
-
-def until(look, timeout=PATIENCE_S, pause=0.05):
-    """What `look` answers, once it is something."""
-    deadline = time.monotonic() + timeout
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(pause)

@@ -1,15 +1,15 @@
 """A keeper with a queue on a real store, for tests that play users, nodes and the clock."""
 
+from failing_store import FailingStore
 from gridhand import Node
-from gridhand.controller.commands import Read, Register
-from gridhand.controller.dispatch import Dispatch
-from gridhand.controller.embedded import Embedded
-from gridhand.controller.job_commands import EndAttempts, Ended, Submit
-from gridhand.controller.keeper import Keeper
-from gridhand.core.check import check_history, check_rebuild, check_state
-from gridhand.core.jobs import End, JobState, Reason, Work
-from gridhand.core.requests import Request
-from gridhand.store.sqlite import SqliteStore
+from gridhand.audit import check_history, check_rebuild, check_state
+from gridhand.controller.keeper.dispatcher import Dispatch
+from gridhand.controller.keeper.embedded import Embedded
+from gridhand.controller.keeper.keeper import Keeper
+from gridhand.controller.keeper.questions import Read
+from gridhand.core.jobs.job import AttemptEnd, JobSpec, JobState, Reason
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import DumpLedger, EndAttempts, Ended, ListEvents, Register, Submit
 
 START = 1_000_000
 
@@ -20,27 +20,6 @@ class Clock:
 
     def now(self):
         return self.ms
-
-
-class FailingStore:
-    """The real store, whose next commits may fail."""
-
-    def __init__(self, path):
-        self._store = SqliteStore(path)
-        self.faults = []
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def commit(self, batch):
-        fault = self.faults.pop(0) if self.faults else None
-        if fault is not None:
-            raise fault
-        self._store.commit(batch)
-
-    def recover(self):
-        self._store.recover()
-        return False
 
 
 class Desk:
@@ -66,14 +45,14 @@ class Desk:
         return self.keeper.clock
 
     def ask(self, call):
-        return self.backend.call(call)
+        return self.backend.run(call)
 
     def nodes(self, **cpus):
         self.ask(Register("ann", nodes=tuple(Node.of(name, cpu=cpu) for name, cpu in cpus.items())))
 
     def submit(self, cpu=1, *, owner="ann", indices=(), after=(), op_id=None, **wishes):
         work = work_of(cpu, owner, **wishes)
-        ids = self.ask(Submit(owner, op_id, work, tuple(indices), tuple(after)))
+        ids = self.ask(Submit(owner, op_id, work, tuple(indices), tuple(after))).ids
         return ids if indices else ids[0]
 
     def jobs(self):
@@ -95,7 +74,7 @@ class Desk:
         ended = []
         for id in ids:
             attempt = self.job(id).attempt
-            how = End(attempt.number, attempt.allocation, reason, code, **facts)
+            how = AttemptEnd(attempt.number, attempt.allocation, reason, code, **facts)
             ended.append(Ended(id, how))
         return self.ask(EndAttempts("gridhand", ended=tuple(ended)))
 
@@ -107,21 +86,21 @@ class Desk:
 
     def check(self):
         """The ledger in memory is sound, and is what the events and the rows say."""
-        dumped = self.ask(self.backend.dump())
+        dumped = self.ask(DumpLedger())
         assert check_state(dumped) == []
-        events = self.ask(self.backend.events(0, 100_000))
+        events = self.ask(ListEvents(0, 100_000))
         plain = [event._asdict() for event in events]
         assert check_history(plain) == []
         assert check_rebuild(plain, dumped) == []
 
 
 def find(ids):
-    from gridhand.controller.looking import stored
+    from gridhand.controller.job_reader import find_stored
 
-    return stored(ids)
+    return find_stored(ids)
 
 
 def work_of(cpu=1, owner="ann", **wishes):
     asked = {"node": wishes.pop("node")} if "node" in wishes else {}
     asked |= {"memory": wishes.pop("memory")} if "memory" in wishes else {}
-    return Work(owner, ("true",), "/", Request.of(cpu=cpu, **asked), **wishes)
+    return JobSpec(owner, ("true",), "/", Request.of(cpu=cpu, **asked), **wishes)

@@ -10,7 +10,23 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asks import (
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gridhand.audit import check_history, check_rebuild, check_state
+from gridhand.controller.keeper.embedded import Embedded
+from gridhand.controller.keeper.keeper import Keeper
+from gridhand.controller.keeper.tickets import Ticket, TicketPort
+from gridhand.core.errors import GridError, OutcomeUnknown, StoreUnavailable
+from gridhand.core.ledger.allocations import AllocationMove
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.status import dump
+from gridhand.core.operations import DumpLedger, Fits, Granted, Prune
+from gridhand.core.placement.strategies import STRATEGIES
+from gridhand.core.rows.ledger import allocation_row, node_row
+from gridhand.library.ledger_methods import LedgerMethods
+from gridhand.store.sql.sqlite import SqliteStore
+from ledger_asks import (
     ASKS,
     CHANGES,
     GANGS,
@@ -24,22 +40,8 @@ from asks import (
     renamed,
     request_of,
 )
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_machine import START, Steps, node_said, state_said
-from model import Model, said, same_ask
-
-from gridhand.controller.embedded import Embedded
-from gridhand.controller.keeper import Keeper
-from gridhand.controller.tickets import Port, Ticket
-from gridhand.core.allocations import Move
-from gridhand.core.check import check_history, check_rebuild, check_state
-from gridhand.core.errors import GridError, OutcomeUnknown, StoreUnavailable
-from gridhand.core.ledger import Ledger
-from gridhand.core.strategies import STRATEGIES
-from gridhand.core.views import allocation_row, dump, node_row
-from gridhand.library.calls import Calls
-from gridhand.store.sqlite import SqliteStore
+from ledger_model import Model, said, same_ask
 
 # One is named like an allocation: the two kinds of names must not be taken for each other.
 NAMES = ("n1", "n2", "a1-2")
@@ -95,7 +97,7 @@ class FaultyStore:
         return self._written
 
 
-class Answers(Port):
+class Answers(TicketPort):
     """Waits until so many tickets have been answered."""
 
     def __init__(self, count):
@@ -126,13 +128,13 @@ class Op:
         asks, state, ttl, holder = self.args
         return repr(([same_ask(ask) for ask in asks], state, ttl, holder))
 
-    def call(self, backend):
-        calls = Calls(backend, self.owner)
+    def operation(self):
+        calls = LedgerMethods(self.owner)
         if self.kind == "hold":
             return self._hold(calls, *self.args)
         if self.kind == "move":
             id, move, ttl = self.args
-            return calls.move(id, Move(move), seconds(ttl), self.op_id)
+            return calls.move(id, AllocationMove(move), seconds(ttl), self.op_id)
         if self.kind == "register":
             return calls.register([node_of(self.args[0])], self.op_id)
         if self.kind == "drain":
@@ -267,7 +269,7 @@ class KeeperMachine(RuleBasedStateMachine):
         if not ops:
             return
         port = Answers(len(ops))
-        tickets = [Ticket(op.call(self.embedded), port) for op in ops]
+        tickets = [Ticket(op.operation(), port) for op in ops]
         self.store.arm(tickets, fault)
         self.now_ms += late
         self.model.now = self.now_ms
@@ -385,7 +387,7 @@ class KeeperMachine(RuleBasedStateMachine):
     def fits(self, ask, name):
         ask = {**ask, "node": name, "exclude": [], "prefer": ()}
         if name in self.model.nodes:
-            answer = self.embedded.call(self.embedded.fits("ann", request_of(ask)))
+            answer = self.embedded.run(Fits("ann", request_of(ask)))
             self.model.expire()
             assert answer == (self.model.refusal(ask) is None)
 
@@ -415,7 +417,7 @@ class KeeperMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.steps % 3 == 0)
     @rule(age=st.sampled_from((1, 30, 1_000)), most=st.sampled_from((1, 7, 1_000)))
     def prune(self, age, most):
-        while self.embedded.call(self.embedded.prune(age, most)):
+        while self.embedded.run(Prune(age, most)):
             pass
         before = self.now_ms - age
         self.model.expire()
@@ -435,7 +437,7 @@ class KeeperMachine(RuleBasedStateMachine):
     def the_ledger_is_as_the_model_says(self):
         self.steps += 1
         self.model.now = self.now_ms
-        state = self.embedded.call(self.embedded.dump())
+        state = self.embedded.run(DumpLedger())
         self.model.expire()
         assert check_state(state, strict_time=True) == []
         assert state_said(state) == self.model.dump()
@@ -495,7 +497,8 @@ def answer_of(reply, error):
         if not isinstance(error, GridError):
             raise error
         return error.code
-    if isinstance(reply, list) and reply and hasattr(reply[0], "holder"):
+    reply = reply.allocations if isinstance(reply, Granted) else reply
+    if reply and hasattr(reply[0], "holder"):
         return [said(allocation_row(held)) for held in reply]
     return [node_said(node_row(node)) for node in reply]
 

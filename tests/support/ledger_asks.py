@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
 
 GB = 10**9
 UNIT = 10_000

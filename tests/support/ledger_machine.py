@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import sys
 
-from asks import (
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gridhand.audit import check_decision, check_history, check_rebuild, check_state
+from gridhand.controller.keeper.ledger_commands import Context, allocate
+from gridhand.controller.keeper.questions import ANSWERS
+from gridhand.core.errors import GridError
+from gridhand.core.ledger.allocations import AllocationMove, AllocationState, Lifetime, Terms
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.status import dump
+from gridhand.core.model.nodes import Health
+from gridhand.core.observations import SetForeignUse
+from gridhand.core.operations import Allocate
+from gridhand.core.placement.place import Refusal, place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import STRATEGIES
+from gridhand.core.rows.ledger import allocation_row, node_row
+from ledger_asks import (
     ASKS,
     CHANGES,
     GANGS,
@@ -20,24 +37,12 @@ from asks import (
     renamed,
     request_of,
 )
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model import Model, said
-
-from gridhand.controller.commands import Allocate, Desk, set_foreign
-from gridhand.core.allocations import Lifetime, Move, State
-from gridhand.core.check import check_decision, check_history, check_rebuild, check_state
-from gridhand.core.errors import GridError
-from gridhand.core.ledger import Ledger, Terms
-from gridhand.core.nodes import Health
-from gridhand.core.placement import Refusal, Snapshot, place
-from gridhand.core.strategies import STRATEGIES
-from gridhand.core.views import allocation_row, dump, node_row
+from ledger_model import Model, said
 
 WHICH = st.integers(0, 200)
 SOME_OWNER = st.sampled_from(OWNERS)
 STRATEGY = st.sampled_from(sorted(STRATEGIES))
-CALLED = (Move.CONFIRM, Move.RENEW, Move.RELEASE)
+CALLED = (AllocationMove.CONFIRM, AllocationMove.RENEW, AllocationMove.RELEASE)
 START = 1_000
 
 
@@ -74,7 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.ledger = Ledger()
-        self.desk = Desk(self.ledger, Snapshot(self.ledger), STRATEGIES["best_fit"], START)
+        self.desk = Context(self.ledger, Snapshot(self.ledger), STRATEGIES["best_fit"], START)
         self.model = Model(START)
         self.marks = []  # after each step: where the changes stood, and the model as it was
         self.events = []  # what was written down, as (time, change)
@@ -105,14 +110,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def hold(self, asks, owner, holder, state, ttl, strategy):
         self.desk.strategy = STRATEGIES[strategy]
-        lease = state is State.ACTIVE and ttl is not None
+        lease = state is AllocationState.ACTIVE and ttl is not None
         lifetime = Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED
         terms = Terms(owner, holder, state, lifetime, ttl)
         requests = tuple(map(request_of, asks))
         before = self.state()
         mark = self.ledger.mark()
         try:
-            made = Allocate(owner, None, requests, terms).decide(self.desk)
+            made = allocate(Allocate(owner, None, requests, terms), self.desk).allocations
             answer = [said(allocation_row(held)) for held in made]
         except GridError as error:
             answer = error.code
@@ -172,8 +177,8 @@ class LedgerMachine(RuleBasedStateMachine):
         for name, node in zip(NAMES, nodes, strict=True):
             self.register(renamed(node, name))
         for ask, ttl in asks:
-            self.hold([ask], "ann", None, State.ACTIVE, ttl, "best_fit")
-        self.hold(gang, "bob", "x", State.RESERVED, 100, "first_available")
+            self.hold([ask], "ann", None, AllocationState.ACTIVE, ttl, "best_fit")
+        self.hold(gang, "bob", "x", AllocationState.RESERVED, 100, "first_available")
 
     @rule(node=NODES)
     def register(self, node):
@@ -214,7 +219,8 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         devices = [device["id"] for device in self.model.nodes[name]["devices"]]
         device = devices[place % len(devices)]
-        set_foreign(name, {device: used}).answer(self.desk)
+        observed = SetForeignUse(name, {device: used})
+        ANSWERS[SetForeignUse](observed, self.desk)
         for id in devices:
             self.model.foreign.pop(id, None)
         if used:
@@ -224,19 +230,19 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(ask=ASKS, owner=SOME_OWNER, holder=HOLDERS, ttl=MAYBE_TTLS, strategy=STRATEGY)
     def allocate(self, ask, owner, holder, ttl, strategy):
-        self.hold([ask], owner, holder, State.ACTIVE, ttl, strategy)
+        self.hold([ask], owner, holder, AllocationState.ACTIVE, ttl, strategy)
 
     @rule(ask=ASKS, strategy=STRATEGY)
     def allocate_again(self, ask, strategy):
-        self.hold([ask], "ann", None, State.ACTIVE, None, strategy)
+        self.hold([ask], "ann", None, AllocationState.ACTIVE, None, strategy)
 
     @rule(asks=GANGS, holder=HOLDERS, ttl=MAYBE_TTLS, strategy=STRATEGY)
     def allocate_group(self, asks, holder, ttl, strategy):
-        self.hold(asks, "ann", holder, State.ACTIVE, ttl, strategy)
+        self.hold(asks, "ann", holder, AllocationState.ACTIVE, ttl, strategy)
 
     @rule(asks=st.lists(ASKS, min_size=1, max_size=2), holder=HOLDERS, ttl=TTLS, strategy=STRATEGY)
     def reserve(self, asks, holder, ttl, strategy):
-        self.hold(asks, "bob", holder, State.RESERVED, ttl, strategy)
+        self.hold(asks, "bob", holder, AllocationState.RESERVED, ttl, strategy)
 
     @rule(which=WHICH)
     def ask_again(self, which):
@@ -246,7 +252,7 @@ class LedgerMachine(RuleBasedStateMachine):
             id = held[which % len(held)]
             found = self.ledger.live[id]
             state, ttl, _ = self.model.asked[id]
-            terms = Terms(found.owner, found.holder, State(state), ttl_ms=ttl)
+            terms = Terms(found.owner, found.holder, AllocationState(state), ttl_ms=ttl)
             kind, _, key = found.asked.split(" ", 2)
             assert kind == {"active": "allocate", "reserved": "reserve"}[terms.state]
 
@@ -266,36 +272,43 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(which=WHICH, ttl=MAYBE_TTLS)
     def confirm(self, which, ttl):
         id = self.known_id(which, lambda row: row["state"] == "reserved")
-        self.move(id, Move.CONFIRM, ttl)
+        self.move(id, AllocationMove.CONFIRM, ttl)
 
     @precondition(something_is_held)
     @rule(which=WHICH, ttl=MAYBE_TTLS)
     def renew(self, which, ttl):
         id = self.known_id(which, lambda row: row["lifetime"] == "lease")
-        self.move(id, Move.RENEW, ttl)
+        self.move(id, AllocationMove.RENEW, ttl)
 
     @precondition(something_is_held)
     @rule(which=WHICH)
     def release(self, which):
-        self.move(self.known_id(which), Move.RELEASE)
+        self.move(self.known_id(which), AllocationMove.RELEASE)
 
     @precondition(something_is_held)
     @rule(which=WHICH)
     def release_twice(self, which):
         id = self.known_id(which)
-        self.move(id, Move.RELEASE)
-        self.move(id, Move.RELEASE)
+        self.move(id, AllocationMove.RELEASE)
+        self.move(id, AllocationMove.RELEASE)
 
     @precondition(lambda self: self.model.next_deadline() is not None)
     @rule(
         which=WHICH,
-        move=st.sampled_from((Move.CONFIRM, Move.RENEW, Move.RENEW, Move.RELEASE)),
+        move=st.sampled_from(
+            (
+                AllocationMove.CONFIRM,
+                AllocationMove.RENEW,
+                AllocationMove.RENEW,
+                AllocationMove.RELEASE,
+            )
+        ),
         early=st.sampled_from((1, 0, 0, -1)),
         ttl=MAYBE_TTLS,
     )
     def move_at_its_deadline(self, which, move, early, ttl):
         """A move in the last millisecond, in the first that is too late, or in the one after."""
-        state = "reserved" if move is Move.CONFIRM else "active"
+        state = "reserved" if move is AllocationMove.CONFIRM else "active"
         dated = [
             row
             for row in self.model.live.values()
@@ -304,12 +317,12 @@ class LedgerMachine(RuleBasedStateMachine):
         if dated:
             row = dated[which % len(dated)]
             self.wait(max(0, row["deadline"] - early - self.model.now))
-            self.move(row["id"], move, None if move is Move.RELEASE else ttl)
+            self.move(row["id"], move, None if move is AllocationMove.RELEASE else ttl)
 
     @rule(id=st.sampled_from(("a1-1", "a1-3", "a9-1", "")), move=st.sampled_from(CALLED))
     def move_by_name(self, id, move):
         """An id from anywhere: of something live, long ended, or never heard of."""
-        self.move(id, move, 50 if move is Move.RENEW else None)
+        self.move(id, move, 50 if move is AllocationMove.RENEW else None)
 
     # ---- time
 
@@ -346,7 +359,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if which % 2:
             self.describe_again(node, how)
         mark, model = self.ledger.mark(), self.model.copy()
-        self.move(id, move, 30 if move is Move.RENEW else None)
+        self.move(id, move, 30 if move is AllocationMove.RENEW else None)
         self.back_to(mark, model)
 
     def back_to(self, mark, model):
@@ -428,7 +441,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def everything_can_be_given_back(self):
         for id in list(self.ledger.live):
             if id in self.ledger.live:
-                self.ledger.move(id, Move.RELEASE, now=self.desk.now)
+                self.ledger.move(id, AllocationMove.RELEASE, now=self.desk.now)
         for name in NAMES:
             if name in self.ledger.nodes:
                 assert self.ledger.nodes[name].held_resources().parts() == {}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gridhand import Grid, GridError
 from gridhand.core.errors import StoreError
-from gridhand.store.sqlite import SqliteStore
+from gridhand.store.sql.sqlite import SqliteStore
 
 LONGEST_S = 60  # then the child ends by itself, whatever has become of the test
 SHORT_S = 0.03  # reservations that may lapse before anyone looks

@@ -3,18 +3,35 @@
 import asyncio
 import threading
 
-from gridhand.api import serving
+from gridhand.api import http_server
 from gridhand.client.client import Client
 from gridhand.client.transport import Address
 from gridhand.controller.controller import Controller
-from gridhand.engines.base import Known
+from gridhand.controller.settings import Settings
+from gridhand.core.placement.strategies import strategy_named
+from gridhand.engines.base import Known, Seen
 from gridhand.home import Home
 from gridhand.library.remote import Remote
 from gridhand.store.urls import store_at
 
 
+class FixedStrategy(Settings):
+    """Settings without a file, with a strategy that may be a function."""
+
+    def __init__(self, strategy):
+        super().__init__()
+        self._strategy = strategy
+
+    @property
+    def strategy(self):
+        return None if self._strategy is None else strategy_named(self._strategy)
+
+
 class NoEngine:
     """Runs nothing, on no node."""
+
+    async def look(self):
+        return Seen(-1, [])
 
     async def open(self, epoch, sink):
         return Known([], [])
@@ -26,6 +43,8 @@ class NoEngine:
 
     async def signal(self, key, signum):
         return False
+
+    async def note_reader(self, key, offsets): ...
 
     async def forget(self, keys): ...
 
@@ -60,7 +79,7 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        self.loop.call_soon_threadsafe(self.controller.stopping.set)
+        self.loop.call_soon_threadsafe(self.controller.begin_stopping)
         self._thread.join(30)
         assert not self._thread.is_alive()
 
@@ -74,7 +93,7 @@ class Running:
 
     def _await(self, client):
         for _ in range(500):
-            if client.look() is not None:
+            if client.probe() is not None:
                 return
             threading.Event().wait(0.02)
         raise AssertionError("the controller did not come back")
@@ -82,7 +101,9 @@ class Running:
     async def _serve(self):
         try:
             store = store_at(self.home.store)
-            self.controller = Controller(self.home, store, NoEngine(), strategy=self._strategy)
+            self.controller = Controller(
+                self.home, store, NoEngine(), settings=FixedStrategy(self._strategy)
+            )
             self.loop = asyncio.get_running_loop()
             await self.controller.open()
         except BaseException as error:
@@ -90,9 +111,9 @@ class Running:
             self._started.set()
             raise
         try:
-            with serving._listening(self.home.socket) as listening:
-                server = serving._server(self.controller)
-                task = asyncio.create_task(server.serve([listening]))
+            server = http_server._server(self.controller)
+            with server.listening_at(self.home.socket):
+                task = asyncio.create_task(server.serve([server.file.listening]))
                 self._started.set()  # it listens, so whoever connects will be answered
                 await self.controller.stopping.wait()
                 server.should_exit = True

@@ -12,8 +12,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from gridhand.agent.hardware import discover
-from gridhand.agent.nvml import Nvml
+from gridhand.agent.gpu.nvml import Nvml
+from gridhand.agent.hardware.discovery import discover
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How many commands a second are started and ended, by hand: `python tests/agent/throughput.py`.
+"""How many commands a second are started and ended, by hand: `python tests/support/starter_throughput.py`.
 
 In one run, each of `/bin/true`: plain `posix_spawn` and wait, one after the other; through a
 starter; and through an agent, with a limit on processes, and on memory, too.
@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 
-from gridhand.agent.launching import ensure_agent
-from gridhand.agent.starting import Starters, order
+from gridhand.agent.bootstrap import ensure_agent
+from starter_client import StarterClient, order
 
 BATCH = 64
 
@@ -32,7 +32,7 @@ def starter(folder, count):
         order(str(number), 0, ["/bin/true"], cwd=folder, env={"PATH": os.defpath}, **outputs)
         for number in range(count)
     ]
-    with Starters.ensure(f"{folder}/alone") as client:
+    with StarterClient.ensure(f"{folder}/alone") as client:
         client.watch()
         ended, done = client.ended(30), 0
         began = time.perf_counter()
@@ -95,7 +95,7 @@ async def agent(folder, count, memory_bytes):
     rate = count / (time.perf_counter() - began)
     await link.ask({"do": "quit"})
     link.close()
-    with Starters(f"{folder}/starter", epoch=None) as last:
+    with StarterClient(f"{folder}/starter", epoch=None) as last:
         last.quit()
     return rate, statistics.median(took) * 1000
 

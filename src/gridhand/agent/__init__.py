@@ -1,1 +1,1 @@
-"""Stands on a node: the starter, which is the parent of all commands, and what talks to it."""
+"""The agent: it prepares, watches and stops jobs on a node, over a starter that runs them."""

@@ -1,14 +1,16 @@
-"""How a controller comes to an agent: to the one that stands on its node, or to a new one."""
+"""Find the agent of a folder, or start one."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from gridhand.agent import wire
-from gridhand.agent.link import Facts, Link, LinkAbsent, LinkLost
-from gridhand.agent.starting import StarterError, launch, locked
+from gridhand.agent.link import Link
+from gridhand.agent.link_errors import LinkAbsent, LinkLost
+from gridhand.agent.starter import connection
+from gridhand.posix.daemon import DaemonFailed, launch, start_lock, unprotected
 
 _TRIES = 3
 _PAUSE_S = 0.05
@@ -19,16 +21,16 @@ async def ensure_agent(
     starter: str,
     *,
     epoch: int,
-    on_event: Callable[[Facts], None] | None = None,
+    on_event: Callable[[Any], None] | None = None,
     on_lost: Callable[[], None] | None = None,
     grace_s: float = 60.0,
     timeout_s: float = 30.0,
     options: Sequence[str] = (),
 ) -> Link:
-    """A link to the agent of `folder`, after its hello; if none runs it is started.
+    """Return a link to the agent of `folder`, after its hello; start an agent if none runs.
 
-    However many do this at the same moment, one is started, which belongs to nobody. The answer to
-    the hello is the link's `greeting`. Raises `LinkRefused` when a later epoch is in charge.
+    However many callers do this at the same moment, one is started, which belongs to nobody. The
+    answer to the hello is the link's `greeting`. Raises LinkRefused if a later epoch is in charge.
     """
 
     async def connect() -> Link:
@@ -44,27 +46,27 @@ async def ensure_agent(
         try:
             return await connect()
         except LinkAbsent:
-            words = ("--grace", str(grace_s), *options)
-            await asyncio.to_thread(_ensure, folder, starter, words)
-        except LinkLost:  # one that was just about to end
+            arguments = ("--starter", starter, "--grace", str(grace_s), *options)
+            await asyncio.to_thread(_launch_agent, folder, arguments)
+        except LinkLost:  # an agent that was just about to end
             await asyncio.sleep(_PAUSE_S)
     return await connect()
 
 
-def _ensure(folder: str, starter: str, options: Sequence[str]) -> None:
+def _launch_agent(folder: str, arguments: Sequence[str]) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    command = ["gridhand.agent.main", folder, "--starter", starter, *options]
     try:
-        with locked(folder):
+        with start_lock(folder):
             if not _listens(folder):
-                launch(command, folder)
-    except StarterError as error:
-        raise LinkLost(f"no agent can be started: {error}") from error
+                launch(["gridhand.agent.main", folder, *arguments], folder, unprotected)
+    except DaemonFailed as error:
+        if not _listens(folder):  # one runs, and has just put back a socket that was removed
+            raise LinkLost(f"no agent can be started: {error}") from error
 
 
 def _listens(folder: str) -> bool:
     try:
-        wire.connect(folder, 1.0).close()
+        connection.connect(folder, 1.0).close()
     except OSError:
         return False
     return True

@@ -1,8 +1,8 @@
-"""Link: one end of a connection that carries lines of JSON, for programs with an event loop.
+"""Connections that carry lines of JSON, for programs with an event loop.
 
-The agent asks the starter over one, and a controller asks the agent. Each question has a number
-that is repeated in its answer, so that many may be asked at once; a line without a number is an
-event, and is told as it comes.
+The agent sends requests to the starter over one, and a controller to the agent. A request has a
+number that is repeated in its answer, so many may be open at once. A line without a number is an
+event, and is passed on as it arrives.
 """
 
 from __future__ import annotations
@@ -10,49 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
-from gridhand.agent import wire
-from gridhand.core.errors import GridError
+from gridhand.agent.link_errors import LinkAbsent, LinkLost, LinkRefused
+from gridhand.agent.starter import connection
 
-Facts = dict[str, Any]
+Message = dict[str, Any]
 
 MOST_LINE_BYTES = 64 << 20
 MOST_UNSENT_BYTES = 64 << 20
 _TIMEOUT_S = 10.0
 
 
-class LinkError(GridError):
-    """Something about a connection to an agent or a starter."""
-
-    code: ClassVar[str] = "link_error"
-
-
-class LinkLost(LinkError):
-    """It does not answer any more. What was asked may have been done: ask again, which is safe."""
-
-    code = "link_lost"
-
-
-class LinkAbsent(LinkLost):
-    """Nobody listens there."""
-
-    code = "link_absent"
-
-
-class LinkRefused(LinkError):
-    """It answered that it will not; `because` is its word for why."""
-
-    code = "link_refused"
-
-    def __init__(self, who: str, because: str, message: str) -> None:
-        super().__init__(f"the {who} refuses: {message}", hint="See which epoch is in charge.")
-        self.because = because
-
-
 class Lines(asyncio.Protocol):
-    """Complete lines as they come in, and messages out. Both ends of a connection are one."""
+    """One end of a connection: complete lines in, messages out."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -77,11 +49,11 @@ class Lines(asyncio.Protocol):
         if len(inbox) > MOST_LINE_BYTES:
             self.abort()
 
-    def tell(self, message: Facts) -> None:
+    def tell(self, message: Mapping[str, object]) -> None:
         self.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def send(self, line: bytes) -> None:
-        """One that does not listen is let go, and may come back."""
+        """Send a line; drop a peer that does not read (it may come back)."""
         if self.transport is None or self.transport.is_closing():
             return
         self.transport.write(line)
@@ -95,22 +67,25 @@ class Lines(asyncio.Protocol):
 
 
 class Link(Lines):
-    """The asking end. `on_event` gets each event, `on_lost` is called once when it is over."""
+    """The end that sends requests.
+
+    `on_event` gets each event; `on_lost` is called once when the connection is lost.
+    """
 
     def __init__(
         self,
         who: str,
-        on_event: Callable[[Facts], None] | None = None,
+        on_event: Callable[[Any], None] | None = None,
         on_lost: Callable[[], None] | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
         super().__init__()
-        self.greeting: Facts = {}
+        self.greeting: Message = {}
         self._who = who
         self._on_event, self._on_lost = on_event, on_lost
         self._timeout_s = timeout_s
         self._number = 0
-        self._waiting: dict[int, asyncio.Future[Facts]] = {}
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._closed = False
 
     @classmethod
@@ -119,11 +94,11 @@ class Link(Lines):
         folder: str,
         who: str = "agent",
         *,
-        on_event: Callable[[Facts], None] | None = None,
+        on_event: Callable[[Any], None] | None = None,
         on_lost: Callable[[], None] | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> Self:
-        """Connect to who listens in `folder`; raises `LinkAbsent` when nobody does."""
+        """Connect to the daemon of `folder`; raise LinkAbsent if nobody listens there."""
         try:
             connected = _connect(folder, timeout_s)
         except (ConnectionRefusedError, FileNotFoundError) as error:
@@ -131,32 +106,32 @@ class Link(Lines):
         except OSError as error:
             raise LinkLost(f"no {who} in {folder} answers: {error}") from error
         loop = asyncio.get_running_loop()
-        made = cls(who, on_event, on_lost, timeout_s)
-        await loop.create_unix_connection(lambda: made, sock=connected)
-        return made
+        link = cls(who, on_event, on_lost, timeout_s)
+        await loop.create_unix_connection(lambda: link, sock=connected)
+        return link
 
     @property
     def lost(self) -> bool:
         return self._closed or self.transport is None or self.transport.is_closing()
 
-    async def hello(self, epoch: int | None, **more: Any) -> Facts:
-        """Say who is in charge; the answer stays as `greeting`."""
-        self.greeting = await self.ask({"do": "hello", "epoch": epoch, **more})
+    async def hello(self, epoch: int | None) -> Message:
+        """Say which epoch is in charge; the answer stays as `greeting`."""
+        self.greeting = await self.ask({"do": "hello", "epoch": epoch})
         return self.greeting
 
-    async def ask(self, message: Facts, timeout_s: float | None = None) -> Facts:
-        """The answer. Raises `LinkRefused` for one that says no, `LinkLost` for none in time."""
+    async def ask(self, message: Message, timeout_s: float | None = None) -> Message:
+        """Return the answer; raise LinkRefused for an error, LinkLost if none comes in time."""
         rest = {name: value for name, value in message.items() if name != "do"}
         text = json.dumps(rest, separators=(",", ":"))[1:-1]
         return await self.ask_text(message["do"], text, timeout_s)
 
-    async def ask_text(self, do: str, rest: str, timeout_s: float | None = None) -> Facts:
-        """As `ask`, of what is JSON already: the other fields as they stand between braces."""
+    async def ask_text(self, do: str, rest: str, timeout_s: float | None = None) -> Message:
+        """Do as `ask`, with the other fields given as JSON, without the braces around them."""
         if self.lost:
             raise LinkLost(f"the {self._who} is gone")
         self._number += 1
         number = self._number
-        answer: asyncio.Future[Facts] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         # `do` comes first: a starter takes long lines only if they begin as a start.
         body = f'{{"do":{json.dumps(do)},"id":{number}{"," if rest else ""}{rest}}}\n'
@@ -182,7 +157,7 @@ class Link(Lines):
             if self._on_event is not None:
                 self._on_event(message)
             return
-        # An answer to a question that was given up is nobody's any more.
+        # Nobody waits any more for the answer to a request that timed out.
         answer = self._waiting.get(message.get("id"))
         if answer is not None and not answer.done():
             answer.set_result(message)
@@ -197,14 +172,14 @@ class Link(Lines):
             self._on_lost()
 
     def close(self) -> None:
-        """Leave, without `on_lost`."""
+        """Close the connection without calling `on_lost`."""
         self._on_lost = None
         if self.transport is not None:
             self.transport.close()
 
 
 def _connect(folder: str, timeout_s: float) -> socket.socket:
-    # To connect to a socket of this machine never waits, but for a queue that is full.
-    connected = wire.connect(folder, timeout_s)
+    # Connecting to a unix socket waits only if the listener's queue is full.
+    connected = connection.connect(folder, timeout_s)
     connected.setblocking(False)
     return connected

@@ -1,9 +1,9 @@
 """The agent as a process of its own.
 
     python -E -s -m gridhand.agent.main FOLDER --starter FOLDER [--grace SECONDS] [--detach]
-        [--measured] [--stands-for NAME AMOUNTS]
+        [--measured] [--virtual-node NAME AMOUNTS]
 
-It stays as long as jobs run or a controller is connected, and a while longer.
+It lives as long as jobs run or a controller is connected, and a while longer.
 """
 
 from __future__ import annotations
@@ -15,49 +15,45 @@ import os
 import sys
 import threading
 
-from gridhand.agent.daemon import detach, lock, protect, unprotected
-from gridhand.agent.starting import StarterError, Starters
+from gridhand.agent.link_errors import LinkError
+from gridhand.agent.starter.starter_client import ensure_starter
+from gridhand.posix.daemon import detach, enter_private_folder, lock, protect, unprotected
 
 
 def main(arguments: list[str]) -> int:
-    """Run in the given folder; exits with 3 when another agent has it."""
+    """Run an agent in the given folder; return 3 if another one has the folder."""
     options = _options(arguments)
     folder, starter = os.path.abspath(options.folder), os.path.abspath(options.starter)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    if os.fstat(folder_fd).st_mode & 0o077 or os.fstat(folder_fd).st_uid != os.geteuid():
-        raise SystemExit(f"{folder} must be yours, and closed to others (mode 0700)")
-    os.fchdir(folder_fd)
+    folder_fd = enter_private_folder(folder)
     ready = detach() if options.detach else lambda: None
-    locked = lock(folder_fd)
-    if locked is None:
+    if lock(folder_fd) is None:
         print("another agent has this folder", file=sys.stderr)
         return 3
     protect()
-    # The starter comes up while we load what we need, which takes as long.
-    threading.Thread(target=_wake, args=(starter,), daemon=True).start()
-    from gridhand.agent.standing import stand
+    # The starter comes up while this process imports its modules, which takes about as long.
+    threading.Thread(target=_wake_starter, args=(starter,), daemon=True).start()
+    from gridhand.agent.lifetime import run_agent
 
-    asyncio.run(stand(folder, folder_fd, starter, options, ready))
+    asyncio.run(run_agent(folder, folder_fd, starter, options, ready))
     return 0
 
 
-def _wake(starter: str) -> None:
-    with contextlib.suppress(StarterError, OSError):  # who needs it finds out, and says so
-        Starters.ensure(starter, epoch=None, around=unprotected).close()
+def _wake_starter(folder: str) -> None:
+    with contextlib.suppress(LinkError, OSError):  # the agent meets the same error, and tells it
+        ensure_starter(folder, around=unprotected)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gridhand.agent.main")
     parser.add_argument("folder")
-    parser.add_argument("--starter", required=True)
-    parser.add_argument("--grace", type=float, default=60.0)
-    parser.add_argument("--detach", action="store_true")
-    words = "make no control groups: measure what jobs use"
-    parser.add_argument("--measured", action="store_true", help=words)
-    words = "be another node than this machine, with these amounts"
+    parser.add_argument("--starter", required=True, help="the folder of the starter")
+    parser.add_argument("--grace", type=float, default=60.0, help="seconds to stay when idle")
+    parser.add_argument("--detach", action="store_true", help="run as a daemon")
+    text = "make no control groups: measure what jobs use"
+    parser.add_argument("--measured", action="store_true", help=text)
+    text = "be this node, with these amounts, instead of this machine"
     names = ("NAME", "AMOUNTS")
-    parser.add_argument("--stands-for", nargs=2, metavar=names, type=str, help=words)
+    parser.add_argument("--virtual-node", nargs=2, metavar=names, type=str, help=text)
     return parser.parse_args(arguments)
 
 

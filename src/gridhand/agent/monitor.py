@@ -1,4 +1,4 @@
-"""The agent's rounds: what has to be looked at again and again while jobs run."""
+"""The agent's periodic checks while jobs run: logs, memory, process counts, devices."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
-from gridhand.agent import limits
 from gridhand.agent.agent import Agent
-from gridhand.agent.link import Facts, LinkError
-from gridhand.agent.runs import Run
-from gridhand.agent.usage import Sampler, TreeUsage, Usage
+from gridhand.agent.hardware.usage import Sampler, TreeUsage, Usage
+from gridhand.agent.jobs import limits
+from gridhand.agent.jobs.back_pressure import press
+from gridhand.agent.jobs.running_attempt import RunningAttempt
+from gridhand.agent.link_errors import LinkError
+from gridhand.agent.messages import AgentEvent, UsageEvent
 
 _ROUND_S = 0.25
-_MEASURE = 2  # rounds
-_TELL = 4
-_ASK = 8
+_MEASURE_ROUNDS = 2  # how often usage is measured, if a limit depends on it
+_TELL_ROUNDS = 4  # how often usage is told
+_STARTER_ROUNDS = 8  # how often the starter is asked for its trouble
 _DEVICES_S = 2.0
 _NO_DEVICES_S = 30.0
 _LONGEST_WAIT_MS = 1000  # for a turn that was expected to come in a quarter of that
 
 
-class Rounds:
-    """`watched` says whether anybody wants to know what is used."""
+class Monitor:
+    """Checks all attempts in rounds. `watched` returns whether anybody wants to know the usage."""
 
     def __init__(
-        self, agent: Agent, tell: Callable[[Facts], None], watched: Callable[[], bool]
+        self, agent: Agent, tell: Callable[[AgentEvent], None], watched: Callable[[], bool]
     ) -> None:
         self._agent, self._tell, self._watched = agent, tell, watched
         self._sampler = Sampler(agent.found.cpus, agent.found.bounds)
@@ -36,132 +38,132 @@ class Rounds:
         self._foreign: dict[str, int] = {}
 
     async def run(self) -> None:
-        """For ever."""
-        await asyncio.gather(self._jobs(), self._devices())
+        """Check jobs and devices for ever."""
+        await asyncio.gather(self._check_jobs(), self._check_devices())
 
-    async def _jobs(self) -> None:
+    async def _check_jobs(self) -> None:
         while True:
             await self._agent.busy.wait()
             await asyncio.sleep(_ROUND_S)
             self._count += 1
-            with _told_only():
+            with _errors_logged():
                 self.look()
-                self._agent.take_back(_LONGEST_WAIT_MS)
+                self._agent.return_waiting(_LONGEST_WAIT_MS)
                 await self.measure()
-                await self._starter()
+                await self._ask_starter()
 
-    async def _starter(self) -> None:
-        if self._count % _ASK == 0:
+    async def _ask_starter(self) -> None:
+        if self._count % _STARTER_ROUNDS == 0:
             with contextlib.suppress(LinkError):
-                if await self._agent.parent.ask_trouble():
+                if await self._agent.starter.ask_trouble():
                     self._agent.tell_node()
 
     def look(self) -> None:
-        """What costs little: how long the logs are, and whether the kernel has ended something."""
+        """Do the cheap checks: trim logs, and notice what the kernel's OOM killer has ended."""
         agent = self._agent
         for run in list(agent.running.values()):
             if run.end is None:
                 for log in run.logs:
                     log.trim()
-                if run.note.memory_bytes is not None and limits.killed(run.groups):
+                if run.alive:
+                    press(run)
+                if run.note.memory_bytes is not None and limits.oom_kills(run.groups):
                     agent.out_of_memory(run)
-        agent.pinning.spread()
+        agent.affinity.spread()
 
     async def measure(self) -> None:
-        tell = self._watched() and self._count % _TELL == 0
+        """Measure usage if its round has come; stop what is over a limit, and tell the usage."""
+        tell = self._watched() and self._count % _TELL_ROUNDS == 0
         measured = [run for run in self._alive() if _is_measured(run)]
-        if tell or (measured and self._count % _MEASURE == 0):
+        if tell or (measured and self._count % _MEASURE_ROUNDS == 0):
             usage = await self._sample(pss=tell)
-            if any(_is_over(run, usage.trees[run.job_name]) for run in self._alive(usage)):
+            if any(_is_over(run, usage.trees[run.tree_name]) for run in self._alive(usage)):
                 usage = await self._sample(pss=True)
-            self._judge(usage)
+            self._stop_excess(usage)
             if tell:
-                self._tell(self._told(usage))
+                self._tell(self._usage_event(usage))
 
     async def _sample(self, *, pss: bool) -> Usage:
-        async with self._sampling:  # it is not for several threads
-            trees = {run.job_name: [run.identity] for run in self._alive() if run.identity}
+        async with self._sampling:  # a sampler is not safe for several threads
+            trees = {run.tree_name: [run.identity] for run in self._alive() if run.identity}
             return await asyncio.to_thread(self._sampler.sample, trees, pss=pss)
 
-    def _alive(self, usage: Usage | None = None) -> list[Run]:
-        every = [run for run in self._agent.running.values() if run.alive]
-        return every if usage is None else [one for one in every if one.job_name in usage.trees]
+    def _alive(self, usage: Usage | None = None) -> list[RunningAttempt]:
+        alive = [run for run in self._agent.running.values() if run.alive]
+        return alive if usage is None else [run for run in alive if run.tree_name in usage.trees]
 
-    def _judge(self, usage: Usage) -> None:
-        """End those that have more than they may, where the kernel does not see to it."""
+    def _stop_excess(self, usage: Usage) -> None:
+        """Stop attempts over a limit that the kernel does not enforce."""
         for run in self._alive(usage):
-            used = usage.trees[run.job_name]
+            used = usage.trees[run.tree_name]
             run.peak = max(run.peak, used.memory_bytes)
             if not _is_over(run, used):
                 continue
             if run.groups.memory is None and used.memory_bytes > (run.note.memory_bytes or 2**63):
                 self._agent.out_of_memory(run)
             else:
-                words = f"it had {used.threads} processes and threads, more than its"
-                words += f" {run.note.processes}, and was ended"
-                self._agent.stopping.stop(run, "signal", words, 0)
+                numbers = f"limit {run.note.processes}, had {used.threads}"
+                text = f"killed: too many processes and threads ({numbers})"
+                self._agent.stopper.stop(run, "signal", text, 0)
 
-    def _told(self, usage: Usage) -> Facts:
-        jobs = {
-            run.job: {
-                "attempt": run.number,
-                "cpu": round(usage.trees[run.job_name].cpu, 3),
-                "memory_bytes": usage.trees[run.job_name].memory_bytes,
-                "peak_bytes": max(run.peak, limits.peak_bytes(run.groups) or 0),
-            }
-            for run in self._alive(usage)
-        }
-        node = {"cpu": round(usage.node.cpu, 3), "memory_bytes": usage.node.memory_bytes}
+    def _usage_event(self, usage: Usage) -> UsageEvent:
         return {
             "event": "usage",
-            "node": node,
-            "jobs": jobs,
-            "foreign": self._agent.driving.watch.foreign,
+            "node": {"cpu": round(usage.node.cpu, 3), "memory_bytes": usage.node.memory_bytes},
+            "jobs": {
+                run.job: {
+                    "attempt": run.number,
+                    "cpu": round(usage.trees[run.tree_name].cpu, 3),
+                    "memory_bytes": usage.trees[run.tree_name].memory_bytes,
+                    "peak_bytes": max(run.peak, limits.peak_bytes(run.groups) or 0),
+                }
+                for run in self._alive(usage)
+            },
+            "foreign": self._agent.gpus.health.foreign,
         }
 
-    async def _devices(self) -> None:
-        agent = self._agent
+    async def _check_devices(self) -> None:
+        health = self._agent.gpus.health
         while True:
-            there = agent.driving.watch.gpus or agent.driving.watch.problems
+            there = health.gpus or health.problems
             await asyncio.sleep(_DEVICES_S if there else _NO_DEVICES_S)
-            with _told_only():
+            with _errors_logged():
                 await self.look_at_devices()
 
     async def look_at_devices(self) -> None:
-        agent, watch = self._agent, self._agent.driving.watch
-        if await agent.driving.look(agent.own_pids):
+        """Read the GPUs, stop jobs on lost ones, and tell what has changed."""
+        agent, health = self._agent, self._agent.gpus.health
+        if await agent.gpus.look(agent.own_pids):
             agent.tell_node()
-        self._end_those_on_lost_devices()
-        if watch.foreign != self._foreign:
-            self._foreign = watch.foreign
-            self._tell(await self._news())
+        self._stop_on_lost_devices()
+        if health.foreign != self._foreign:
+            self._foreign = health.foreign
+            self._tell(self._usage_event(await self._sample(pss=False)))
 
-    async def _news(self) -> Facts:
-        return self._told(await self._sample(pss=False))
-
-    def _end_those_on_lost_devices(self) -> None:
+    def _stop_on_lost_devices(self) -> None:
         agent = self._agent
-        for run in [one for one in agent.running.values() if not one.stopping]:
-            for id in sorted(agent.driving.watch.lost(run.note.devices))[:1]:
-                words = f"its GPU {id} was lost, and it was ended"
-                agent.stopping.stop(run, "device_lost", words, run.note.grace_ms)
+        for run in [run for run in agent.running.values() if not run.stopping]:
+            for id in sorted(agent.gpus.health.lost(run.note.devices))[:1]:
+                text = f"its GPU {id} was lost, and it was ended"
+                agent.stopper.stop(run, "device_lost", text, run.note.grace_ms)
 
 
-def _is_measured(run: Run) -> bool:
-    """Whether nobody but us sees to its limits."""
+def _is_measured(run: RunningAttempt) -> bool:
+    """Return whether it has a limit that the kernel does not enforce."""
     memory = run.note.memory_bytes is not None and run.groups.memory is None
     return memory or (run.note.processes is not None and run.groups.pids is None)
 
 
-def _is_over(run: Run, used: TreeUsage) -> bool:
+def _is_over(run: RunningAttempt, used: TreeUsage) -> bool:
+    """Return whether it uses more than a limit that the kernel does not enforce."""
     memory, most = run.note.memory_bytes, run.note.processes
     too_large = run.groups.memory is None and memory is not None and used.memory_bytes > memory
     return too_large or (run.groups.pids is None and most is not None and used.threads > most)
 
 
 @contextlib.contextmanager
-def _told_only() -> Iterator[None]:
-    """A round that fails is told in the log, and the next one comes all the same."""
+def _errors_logged() -> Iterator[None]:
+    """Log an error of a round instead of raising it: the next round comes all the same."""
     try:
         yield
     except Exception:

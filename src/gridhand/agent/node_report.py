@@ -1,48 +1,61 @@
-"""What is told of a node: what it has, and what is wrong with it."""
+"""The report of a node: what it has, and what is wrong with it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from gridhand.agent import limits
-from gridhand.agent.devices import DeviceWatch
-from gridhand.agent.hardware import Discovery
-from gridhand.agent.link import Facts
-from gridhand.agent.problems import Problem
-from gridhand.agent.runs import Run
-from gridhand.core.views import node_row
+from gridhand.agent.gpu.health import DeviceHealth
+from gridhand.agent.hardware.discovery import Discovery
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.agent.jobs import limits
+from gridhand.agent.jobs.running_attempt import RunningAttempt
+from gridhand.agent.messages import ProblemReport
+from gridhand.core.model.nodes import Health
+from gridhand.core.rows.ledger import node_row
 
-_MAKE_ROOM = "Make room on its disk: until then nothing is started, and no end is told."
-
-
-def node_facts(found: Discovery, watch: DeviceWatch) -> Facts:
-    return node_row(replace(found.node, gpus=tuple(watch.gpus.values())))
+_MAKE_ROOM = "Make room on its disk: until then nothing is started, and no end is reported."
 
 
-def problem_facts(
+def report_node(found: Discovery, health: DeviceHealth, *, closed: bool) -> dict[str, Any]:
+    """Return the row of the node with its GPUs as they are now; it is suspect while `closed`."""
+    state = Health.SUSPECT if closed else found.node.health
+    return node_row(replace(found.node, gpus=tuple(health.gpus.values()), health=state))
+
+
+def report_problems(
     found: Discovery,
-    watch: DeviceWatch,
+    health: DeviceHealth,
     enforced: dict[str, str],
-    running: Iterable[Run],
+    running: Iterable[RunningAttempt],
     unwritten: str,
-) -> list[Facts]:
-    lasting = [one for one in found.problems if one not in found.gpu_problems]
-    every = [*lasting, *limits.measured(enforced), *watch.problems, *stuck(running)]
+    pause: MachineProblem | None,
+) -> list[ProblemReport]:
+    """Return all that is wrong with the node; `unwritten` is why the journal is not written."""
+    lasting = [problem for problem in found.problems if problem not in found.gpu_problems]
+    problems = [
+        *lasting,
+        *limits.measured_problems(enforced),
+        *health.problems,
+        *stuck_problems(running),
+    ]
+    if pause is not None:
+        problems.append(pause)
     if unwritten:
-        every.append(Problem(unwritten, _MAKE_ROOM))
+        problems.append(MachineProblem(unwritten, _MAKE_ROOM))
     return [
-        {"message": one.what, "hint": one.hint, "device": one.device}
-        for one in dict.fromkeys(every)
+        {"message": problem.what, "hint": problem.hint, "device": problem.device}
+        for problem in dict.fromkeys(problems)
     ]
 
 
-def stuck(running: Iterable[Run]) -> list[Problem]:
-    """Jobs that cannot be ended."""
+def stuck_problems(running: Iterable[RunningAttempt]) -> list[MachineProblem]:
+    """Return a problem for each job with processes that do not die."""
     return [
-        Problem(
-            f"processes {', '.join(map(str, run.stuck))} of job {run.job} will not die",
-            "What it was given stays with it. They may wait for a disk or a device; reboot if that"
+        MachineProblem(
+            f"processes {', '.join(map(str, run.stuck))} of job {run.job} do not die",
+            "The job keeps its resources. They may wait for a disk or a device; reboot if that"
             " does not come back.",
         )
         for run in running

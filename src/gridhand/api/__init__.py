@@ -1,1 +1,1 @@
-"""HTTP: translates what is asked, has the controller do it, and translates the answer back."""
+"""The HTTP API: translate a request, have the controller run it, translate the answer back."""

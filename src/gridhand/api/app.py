@@ -1,4 +1,4 @@
-"""The app: all routes of one controller, under /api/v1."""
+"""The FastAPI application: all routes of one controller, under /api/v1."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gridhand import __version__
 from gridhand.api import problems
-from gridhand.api.bodies import LimitBodies
-from gridhand.api.callers import is_admin
-from gridhand.api.calls import call_routes
-from gridhand.api.jobs import job_routes
-from gridhand.api.ledger import ledger_routes
-from gridhand.api.replies import JSONResponse
-from gridhand.api.sessions import session_routes
-from gridhand.api.strict import StrictRoute
-from gridhand.api.views import amounts, node_json, when
+from gridhand.api.auth import is_admin
+from gridhand.api.http import JSONResponse, LimitBodies, StrictRoute
+from gridhand.api.json_views import amounts, node_json, when
+from gridhand.api.routes.calls import call_routes
+from gridhand.api.routes.jobs import job_routes
+from gridhand.api.routes.ledger import ledger_routes
+from gridhand.api.routes.sessions import session_routes
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import NotYours
+from gridhand.core.operations import GetStatus
 
 PROTOCOL = 1
 
@@ -33,6 +32,7 @@ class StopBody(BaseModel):
 
 
 def make_app(controller: Controller) -> FastAPI:
+    """Return the application that serves `controller`."""
     app = FastAPI(
         title="Gridhand",
         version=__version__,
@@ -43,7 +43,7 @@ def make_app(controller: Controller) -> FastAPI:
     problems.install(app)
     app.add_middleware(LimitBodies)
     router = APIRouter(prefix="/api/v1")
-    router.include_router(_own_routes(controller))
+    router.include_router(_controller_routes(controller))
     router.include_router(job_routes(controller))
     router.include_router(call_routes(controller))
     router.include_router(ledger_routes(controller))
@@ -52,8 +52,8 @@ def make_app(controller: Controller) -> FastAPI:
     return app
 
 
-def _own_routes(controller: Controller) -> APIRouter:
-    """Of the controller itself."""
+def _controller_routes(controller: Controller) -> APIRouter:
+    """Return the routes about the controller itself."""
     router = APIRouter(tags=["controller"], route_class=StrictRoute)
 
     @router.get("/version")
@@ -69,7 +69,8 @@ def _own_routes(controller: Controller) -> APIRouter:
 
     @router.get("/status")
     async def status() -> dict[str, Any]:
-        found = await controller.ask(controller.calls.status())
+        cluster, running = await controller.ask(GetStatus()), await controller.running_on()
+        usage = controller.runner.usage
         return {
             "controller": {
                 "pid": os.getpid(),
@@ -77,15 +78,17 @@ def _own_routes(controller: Controller) -> APIRouter:
                 "uptime_s": round(time.monotonic() - controller.since, 3),
                 "home": controller.home.folder,
                 "store": controller.store_url,
+                "lost_file": controller.lost_file(),
                 "socket": controller.home.socket,
             },
             "agent": dict(controller.runner.facts()),
             "nodes": [
-                node_json(node, controller.runner.usage.get(node.name)) for node in found.nodes
+                node_json(node, usage.get(node.name), running.get(node.name, 0))
+                for node in cluster.nodes
             ],
-            "total": amounts(found.total),
-            "allocated": amounts(found.allocated),
-            "available": amounts(found.available),
+            "total": amounts(cluster.total),
+            "allocated": amounts(cluster.allocated),
+            "available": amounts(cluster.available),
             "jobs": await controller.counts(),
             "problems": controller.problems(),
         }
@@ -93,9 +96,28 @@ def _own_routes(controller: Controller) -> APIRouter:
     @router.post("/stop")
     async def stop(body: StopBody, request: Request) -> dict[str, Any]:
         if not is_admin(request):
-            raise NotYours("it", "who asks", "the controller")
+            raise NotYours("it", "the caller", "the controller")
         counts = await controller.counts()
         await controller.stop(body.jobs)
         return {"pid": os.getpid(), "jobs": counts}
+
+    @router.get("/config")
+    async def show_config() -> dict[str, Any]:
+        """Return every setting with its source."""
+        return controller.settings.facts()
+
+    @router.post("/config/reload")
+    async def reload_config(request: Request) -> dict[str, Any]:
+        """Read the configuration file again."""
+        if not is_admin(request):
+            raise NotYours("it", "the caller", "the controller")
+        return await controller.settings.reload(controller.ask)
+
+    @router.post("/repair")
+    async def repair(request: Request) -> dict[str, Any]:
+        """Write the store anew if its file was removed."""
+        if not is_admin(request):
+            raise NotYours("it", "the caller", "the controller")
+        return {"repaired": await controller.repair_store()}
 
     return router

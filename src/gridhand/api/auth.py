@@ -1,40 +1,37 @@
-"""Callers: who asks. On the unix socket the kernel tells, and nothing in a message can lie."""
+"""Find out who sends a request: the kernel says so for the unix socket, so a client cannot lie."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import socket
-import struct
 from functools import lru_cache
 
 from fastapi import Request as HttpRequest
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gridhand.controller.job_commands import ADMIN
+from gridhand.api.slow_clients import TimedProtocol
+from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.core.errors import NotYours
-from gridhand.core.names import check_label
+from gridhand.core.model.names import check_label
+from gridhand.posix.peers import peer_credentials
 
-_CREDENTIALS = struct.Struct("3i")
 _PEER = "uid"
 
 
-class PeerProtocol(H11Protocol):
-    """Puts the user at the other end of the socket where the address of a client would be."""
+class PeerProtocol(TimedProtocol):
+    """A protocol of uvicorn whose client address is the user id of the socket's peer."""
 
     def connection_made(self, transport: object) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)
         connected = self.transport.get_extra_info("socket")
         if connected is not None and connected.family == socket.AF_UNIX:
-            raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            _, uid, _ = _CREDENTIALS.unpack(raw)
-            self.client = (_PEER, uid)
+            self.client = (_PEER, peer_credentials(connected).uid)
 
 
 def owner_of(request: HttpRequest) -> str:
-    """The owner in whose name the caller acts.
+    """Return the owner in whose name the caller acts.
 
-    Who runs the controller, and root, may act for others: they say so in a header.
+    The user who runs the controller, and root, may act for others: they name them in a header.
     """
     uid = _uid(request)
     named = request.headers.get("x-gridhand-owner")
@@ -46,27 +43,28 @@ def owner_of(request: HttpRequest) -> str:
 
 
 def acts_as(request: HttpRequest) -> str:
-    """As `owner_of`, but those who may act for others act for all, unless they name one."""
+    """Return the owner as `owner_of` does, but `ADMIN` for an administrator who names none."""
     if is_admin(request) and "x-gridhand-owner" not in request.headers:
         return ADMIN
     return owner_of(request)
 
 
 def is_admin(request: HttpRequest) -> bool:
-    """Whether the caller runs the controller, or is root."""
+    """Return whether the caller runs the controller, or is root."""
     return _uid(request) in (0, os.geteuid())
 
 
 def _uid(request: HttpRequest) -> int:
     client = request.scope.get("client")
     if client is None or client[0] != _PEER:
-        raise PermissionError("who asks is not known")
+        raise PermissionError("the caller is not known")
     return int(client[1])
 
 
 @lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
+    """Return the name of a user, or `uid-N` if there is none that could be an owner."""
     try:
         return check_label(pwd.getpwuid(uid).pw_name, "owner")
-    except Exception:  # no such user, or a name that is not one of ours
+    except Exception:  # no such user, or not a valid name of an owner
         return f"uid-{uid}"

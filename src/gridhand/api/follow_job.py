@@ -1,7 +1,7 @@
-"""Following a job: how it stands and what it writes, as a stream of frames, until it is over.
+"""Stream the state and the output of a job as frames, until it has ended.
 
-A frame is a line of JSON; if it has `bytes`, so many raw bytes come after it. Whoever lost the
-connection gives the offsets they have got to, and misses nothing and gets nothing twice.
+A frame is a line of JSON, followed by as many raw bytes as its `bytes` says. A client that lost the
+connection passes the offsets it has reached; so it misses nothing and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
-from gridhand.api.views import job_json
+from gridhand.api.json_views import job_json
 from gridhand.controller.controller import Controller
-from gridhand.controller.feed import Listening
-from gridhand.controller.looking import Seen
-from gridhand.controller.orders import log_path
+from gridhand.controller.job_feed import Listening
+from gridhand.controller.start_orders import log_path
 from gridhand.core.errors import StoreUnavailable
+from gridhand.core.model.names import JobId
+from gridhand.core.queue.job_view import JobView
+from gridhand.core.rows.stream_messages import Frame, StreamName
 
 _CHUNK = 1 << 18
-_SOON_S, _LATER_S = 0.02, 0.2  # between looks at the files: often at first, then less
-_WHY_S = 1.0  # between looks at what a queued job waits for
-_LOOK_S = 2.0
+_SOON_S, _LATER_S = 0.02, 0.2  # between reads of the log files: often at first, then less
+_WHY_S = 1.0  # between updates of what a queued job waits for
+_REFRESH_S = 2.0
 _ALIVE_S = 5.0
+_ON_ITS_WAY = 4 << 20
+_TELL_BYTES = 8 << 20  # of progress, between reports of it to the node
 
 
-class Following(NamedTuple):
-    """What a client wants to hear of a job, and from where on."""
+class FollowRequest(NamedTuple):
+    """A client's request to follow a job, with the offsets in bytes to begin at."""
 
-    id: str
+    id: JobId
     attach: bool = False
     output: bool = True
     stdout: int = 0
@@ -39,77 +43,112 @@ class Following(NamedTuple):
 class Follower:
     """One client that follows one job."""
 
-    def __init__(self, controller: Controller, wanted: Following, seen: Seen) -> None:
+    def __init__(
+        self, controller: Controller, request: FollowRequest, view: JobView, changes: int
+    ) -> None:
+        """`changes` is the count of the feed from before the view was taken."""
         self._controller = controller
-        self._wanted = wanted
-        self._seen = seen
-        self._unsure = False  # the store was away when we looked
-        self._offsets = {"stdout": wanted.stdout, "stderr": wanted.stderr}
-        self._told: dict[str, Any] = {}
-        self._told_at = self._looked_at = time.monotonic()
+        self._request = request
+        self._view = view
+        self._changes = changes
+        self._stale = False  # the store was away at the last refresh
+        self._offsets: dict[StreamName, int] = {"stdout": request.stdout, "stderr": request.stderr}
+        self._sent: dict[str, Any] = {}
+        self._sent_at = self._refreshed_at = time.monotonic()
         self._pause_s = _SOON_S
+        self._reader: tuple[JobId, int] | None = None  # the attempt whose node knows of us
+        self._told = 0  # and how far it knows that we have read
 
     async def frames(self) -> AsyncIterator[bytes]:
+        """Yield encoded frames until the job has ended or the controller stops."""
         controller = self._controller
-        with controller.feed.listen(self._wanted.id) as listening, self._attached():
-            await self._look()
+        with (
+            controller.feed.listen(self._request.id) as listening,
+            self._attached(),
+            self._reading(),
+        ):
+            if controller.feed.count != self._changes:  # else nothing has changed since
+                await self._refresh()
             while True:
-                seen = self._seen
-                told = self._tell(seen)
-                if told:
-                    yield told
-                async for frame in self._output(seen):
+                view = self._view
+                if (frame := self._changed_job(view)) is not None:
                     yield frame
-                if not seen.job.open:
-                    yield self._frame({"event": "end", "job": job_json(seen, controller.home)})
+                async for frame in self._output(view):
+                    yield frame
+                if not view.job.open:
+                    yield self._frame({"event": "end", "job": job_json(view, controller.home)})
                     return
                 if controller.stopping.is_set():
-                    return  # the next controller goes on from here
-                if time.monotonic() - self._told_at > _ALIVE_S:
+                    return  # the client goes on with the next controller
+                if time.monotonic() - self._sent_at > _ALIVE_S:
                     yield self._frame({"event": "alive"})
-                await self._next(seen, listening)
+                await self._next(view, listening)
 
     def _attached(self) -> contextlib.AbstractContextManager[None]:
-        if self._wanted.attach:
-            return self._controller.attached.connected(self._wanted.id)
+        if self._request.attach:
+            return self._controller.attached.connected(self._request.id)
         return contextlib.nullcontext()
 
-    async def _next(self, seen: Seen, listening: Listening) -> None:
-        """Wait for a change, or for a while, and look how the job stands."""
-        running = seen.job.attempt is not None
-        wait_s = self._pause_s if running and self._wanted.output else _WHY_S
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Tell the node at the end that nobody reads any more."""
+        try:
+            yield
+        finally:
+            if self._reader is not None:
+                self._controller.runner.note_reader(self._reader, {})
+
+    def _note_reader(self, view: JobView) -> None:
+        """Tell the node how far an attached client has read, if that is new or much further."""
+        attempt = view.job.attempt
+        if not self._request.attach or not self._request.output or attempt is None:
+            return
+        key, read = (view.job.id, attempt.number), sum(self._offsets.values())
+        if self._reader != key or read - self._told > _TELL_BYTES:
+            self._reader, self._told = key, read
+            # What is on its way may be lost with the connection, and asked for again.
+            reached: dict[str, int] = {
+                name: max(0, at - _ON_ITS_WAY) for name, at in self._offsets.items()
+            }
+            self._controller.runner.note_reader(key, reached)
+
+    async def _next(self, view: JobView, listening: Listening) -> None:
+        """Wait for a change or for a moment, and refresh the view of the job."""
+        running = view.job.attempt is not None
+        wait_s = self._pause_s if running and self._request.output else _WHY_S
         self._pause_s = min(_LATER_S, self._pause_s * 1.3)
         changed = await listening.changes(wait_s)
-        if changed or self._unsure or not running or self._is_due():
-            await self._look()
+        if changed or self._stale or not running or self._is_due():
+            await self._refresh()
 
-    async def _look(self) -> None:
-        """How it stands, as far as that can be told: the store may be away, and the job goes on."""
+    async def _refresh(self) -> None:
+        """Read the job again. While the store is away the last view stands, and the job goes on."""
         try:
-            self._seen = await self._controller.job(self._wanted.id)
-            self._unsure = False
+            self._view = await self._controller.job(self._request.id)
+            self._stale = False
         except StoreUnavailable:
-            self._unsure = True
+            self._stale = True
 
     def _is_due(self) -> bool:
-        """Whether to look though nothing was told: what a store did late nobody is told of."""
-        if time.monotonic() - self._looked_at < _LOOK_S:
+        """Return whether to refresh without a change: a late commit notifies no listener."""
+        if time.monotonic() - self._refreshed_at < _REFRESH_S:
             return False
-        self._looked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         return True
 
-    def _tell(self, seen: Seen) -> bytes | None:
-        job = job_json(seen, self._controller.home)
-        if job == self._told or not seen.job.open:
+    def _changed_job(self, view: JobView) -> bytes | None:
+        job = job_json(view, self._controller.home)
+        if job == self._sent or not view.job.open:
             return None
-        self._told = job
+        self._sent = job
         return self._frame({"event": "job", "job": job})
 
-    async def _output(self, seen: Seen) -> AsyncIterator[bytes]:
-        if not self._wanted.output or not seen.job.attempts:
+    async def _output(self, view: JobView) -> AsyncIterator[bytes]:
+        if not self._request.output or not view.job.attempts:
             return
-        folder = self._controller.home.job(seen.job.id)
-        paths = {name: log_path(seen.job, folder, name) for name in self._offsets}
+        self._note_reader(view)
+        folder = self._controller.home.job(view.job.id)
+        paths = {name: log_path(view.job, folder, name) for name in self._offsets}
         if paths["stderr"] == paths["stdout"]:
             del paths["stderr"]
         for name, path in paths.items():
@@ -117,25 +156,30 @@ class Follower:
                 self._pause_s = _SOON_S
                 yield frame
 
-    async def _read(self, name: str, path: str) -> AsyncIterator[bytes]:
+    async def _read(self, name: StreamName, path: str) -> AsyncIterator[bytes]:
         while True:
             offset = self._offsets[name]
             pieces = await self._controller.runner.read_log(path, offset, _CHUNK)
             for frame in self._frames_of(name, pieces):
                 yield frame
+            self._note_reader(self._view)
             if self._offsets[name] == offset:
                 return
 
-    def _frames_of(self, name: str, pieces: list[tuple[int, bytes | int]]) -> Iterator[bytes]:
+    def _frames_of(
+        self, name: StreamName, pieces: list[tuple[int, bytes | int]]
+    ) -> Iterator[bytes]:
+        """Encode pieces of a log: bytes as output, a number as so many bytes that are gone."""
         for offset, piece in pieces:
             if isinstance(piece, int):
                 self._offsets[name] = offset + piece
                 yield self._frame({"event": "cut", "stream": name, "cut": piece})
             elif piece:
-                self._offsets[name] = offset + len(piece)
-                head = {"event": "output", "stream": name, "offset": offset, "bytes": len(piece)}
+                size = len(piece)
+                self._offsets[name] = offset + size
+                head: Frame = {"event": "output", "stream": name, "offset": offset, "bytes": size}
                 yield self._frame(head) + piece
 
-    def _frame(self, head: dict[str, Any]) -> bytes:
-        self._told_at = time.monotonic()
+    def _frame(self, head: Frame) -> bytes:
+        self._sent_at = time.monotonic()
         return json.dumps(head, separators=(",", ":")).encode() + b"\n"

@@ -1,56 +1,160 @@
-"""Bodies: how much of a request is read before it is refused, and by when it must be there."""
+"""The HTTP plumbing of all routes: bounded bodies, strict JSON in, plain ASCII JSON out."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse as Utf8Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridhand.api.problems import problem
 
 MOST_BYTES = 1 << 20
-MOST_JOB_BYTES = 8 << 20  # a command and an environment may be long, and calls be many
-_LONG = ("/api/v1/jobs", "/api/v1/calls")
+MOST_JOB_BYTES = 8 << 20  # a command and an environment may be long, and calls many
+DEEPEST = 100
+SMALL_BYTES = 64 << 10  # a smaller body does not wait for its turn
+MOST_LARGE_BODIES = 16
+_LARGE_BODIES = ("/api/v1/jobs", "/api/v1/calls")
+
+# Matches a string to its end, or to the end of the body: each byte is looked at once.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class JSONResponse(Utf8Response):
+    """A JSON reply in plain ASCII.
+
+    Commands and paths may contain bytes that are not UTF-8. Python keeps them as lone surrogates,
+    which UTF-8 cannot encode; one such job must not break the list of all jobs.
+    """
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class LimitBodies:
-    """Refuses a body that is too large: by what it says of itself, or once it turns out so."""
+    """Middleware that refuses a body that is too large, by its stated or its actual size.
+
+    Few large bodies are read at a time, so that many clients cannot fill the memory: the others
+    wait, and are not read meanwhile.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._turns = asyncio.Semaphore(MOST_LARGE_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = MOST_JOB_BYTES if scope["path"] in _LONG else MOST_BYTES
-        said = dict(scope["headers"]).get(b"content-length", b"0")
-        if not said.isdigit() or int(said) > most:
-            await _too_large(most)(scope, receive, send)
+        most = MOST_JOB_BYTES if scope["path"] in _LARGE_BODIES else MOST_BYTES
+        headers = dict(scope["headers"])
+        stated = headers.get(b"content-length", b"0")
+        if not stated.isdigit() or int(stated) > most:
+            hint = "Put long data into a file that the job reads."
+            await problem(413, "too_large", _too_large(most), hint)(scope, receive, send)
             return
-        taken = 0
+        limited = _limited(receive, most)
+        if int(stated) <= SMALL_BYTES and b"transfer-encoding" not in headers:
+            await self._app(scope, limited, send)
+            return
+        async with contextlib.AsyncExitStack() as turn:
+            await self._app(scope, self._in_turn(limited, turn), send)
 
-        async def limited() -> Message:
-            nonlocal taken
+    def _in_turn(self, receive: Receive, turn: contextlib.AsyncExitStack) -> Receive:
+        """Return a function that waits for its turn, and ends it with the body."""
+        waited = False
+
+        async def in_turn() -> Message:
+            nonlocal waited
+            if not waited:
+                waited = True
+                await turn.enter_async_context(self._turns)
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > most:
-                raise _TooLarge(most)
+            if not message.get("more_body"):
+                await turn.aclose()
             return message
 
-        await self._app(scope, limited, send)
+        return in_turn
 
 
-class _TooLarge(HTTPException):
-    """Of a kind that a route which reads its body lets pass."""
+def _limited(receive: Receive, most: int) -> Receive:
+    """Return a function that refuses what is received beyond `most` bytes."""
+    received = 0
 
-    def __init__(self, most: int) -> None:
-        super().__init__(413, _words(most))
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > most:  # an HTTPException passes through a route that reads its body
+            raise HTTPException(413, _too_large(most))
+        return message
+
+    return limited
 
 
-def _too_large(most: int) -> ASGIApp:
-    hint = "Put what is long into a file that the job reads."
-    return problem(413, "too_large", _words(most), hint)
-
-
-def _words(most: int) -> str:
+def _too_large(most: int) -> str:
     return f"the body is larger than {most} bytes"
+
+
+class StrictRequest(Request):
+    """A request whose JSON is read by `read_json`."""
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_strict"):
+            self._strict = read_json(await self.body())
+        return self._strict
+
+
+class StrictRoute(APIRoute):
+    """A route whose body is read as strict JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+def read_json(body: bytes) -> Any:
+    """Decode `body`, or raise `JSONDecodeError` whatever is wrong with it.
+
+    NaN and Infinity are not JSON, but Python accepts them. Numbers of thousands of digits and
+    lists a thousand deep raise other errors in Python, which would look like bugs of ours.
+    """
+    _check_depth(body)
+    try:
+        return json.loads(body, parse_constant=_refuse)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:  # too many digits, not UTF-8, too deep
+        raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def _check_depth(body: bytes) -> None:
+    """Refuse what is nested too deep. Few brackets, even in strings, cannot be."""
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return
+    depth = deepest = 0
+    for byte in _STRING.sub(b"", body).translate(None, _NO_BRACKETS):
+        if byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    if deepest > DEEPEST:
+        raise json.JSONDecodeError(f"nested more than {DEEPEST} deep", "", 0)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{word} is not a number", "", 0)

@@ -1,4 +1,4 @@
-"""What jobs look like from outside. Times are ISO 8601 in UTC, durations seconds, sizes bytes."""
+"""Jobs and nodes as JSON. Times are ISO 8601 in UTC, durations in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gridhand.controller.looking import Seen
-from gridhand.controller.orders import log_path
-from gridhand.core.jobs import Attempt, Job
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT, Resources
-from gridhand.core.views import GpuStatus, NodeStatus
+from gridhand.controller.start_orders import log_path
+from gridhand.core.jobs.job import Attempt, Job
+from gridhand.core.ledger.status import GpuStatus, NodeStatus
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT, Resources
+from gridhand.core.queue.job_view import JobView
 from gridhand.home import Home
 
 _BYTES = frozenset({"memory", "disk", "gpu_memory"})
 
 
 def when(ms: int | None) -> str | None:
-    """
+    """Return a time in ISO 8601.
+
     >>> when(1_700_000_000_123)
     '2023-11-14T22:13:20.123Z'
     """
@@ -29,7 +30,7 @@ def when(ms: int | None) -> str | None:
 
 
 def amounts(resources: Resources) -> dict[str, int | float]:
-    """Bytes as whole numbers, all else in units."""
+    """Return amounts as numbers: bytes for memory and disk, units for everything else."""
     return {
         name: parts if name in _BYTES else _units(parts)
         for name, parts in resources.parts().items()
@@ -41,26 +42,27 @@ def _units(parts: int) -> int | float:
 
 
 def request_json(request: Request) -> dict[str, Any]:
-    found: dict[str, Any] = dict(amounts(request.resources))
+    """Return a request as it can be written in a submission."""
+    shown: dict[str, Any] = dict(amounts(request.resources))
     for name in ("node", "quality", "together_with"):
         if (value := getattr(request, name)) is not None:
-            found[name] = value
+            shown[name] = value
     if request.gpu is not None and request.gpu.model is not None:
-        found["gpu_model"] = request.gpu.model
+        shown["gpu_model"] = request.gpu.model
     if request.gpu is not None and request.gpu.capability is not None:
-        found["gpu_capability"] = ".".join(map(str, request.gpu.capability))
+        shown["gpu_capability"] = ".".join(map(str, request.gpu.capability))
     for name in ("prefer", "exclude", "apart_from"):
         if value := getattr(request, name):
-            found[name] = sorted(value)
+            shown[name] = sorted(value)
     if request.labels:
-        found["labels"] = dict(request.labels)
+        shown["labels"] = dict(request.labels)
     if request.alternatives:
-        found["alternatives"] = [request_json(one) for one in request.alternatives]
-    return found
+        shown["alternatives"] = [request_json(other) for other in request.alternatives]
+    return shown
 
 
-def node_json(status: NodeStatus, usage: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A node with what is held there, and what is really used, as far as that is measured."""
+def node_json(status: NodeStatus, usage: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
+    """Return a node with what is allocated there, and what is used as far as it is measured."""
     node = status.node
     return {
         "name": node.name,
@@ -71,11 +73,12 @@ def node_json(status: NodeStatus, usage: Mapping[str, Any] | None) -> dict[str, 
         "allocated": amounts(status.allocated),
         "available": amounts(status.available),
         "used": _used(usage),
-        "gpus": [_gpu_json(one) for one in status.gpus],
+        "gpus": [_gpu_json(gpu) for gpu in status.gpus],
         "labels": dict(node.labels),
         "price": node.price / UNIT,
         "address": node.address,
         "allocations": list(status.allocations),
+        "jobs": jobs,
     }
 
 
@@ -88,8 +91,8 @@ def _used(usage: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _gpu_json(one: GpuStatus) -> dict[str, Any]:
-    gpu = one.gpu
+def _gpu_json(status: GpuStatus) -> dict[str, Any]:
+    gpu = status.gpu
     return {
         "id": gpu.id,
         "index": gpu.index,
@@ -97,36 +100,36 @@ def _gpu_json(one: GpuStatus) -> dict[str, Any]:
         "memory_bytes": gpu.memory_bytes,
         "capability": None if gpu.capability is None else ".".join(map(str, gpu.capability)),
         "health": str(gpu.health),
-        "share": one.share,
-        "exclusive": one.exclusive,
-        "allocated_memory_bytes": one.memory_bytes,
-        "foreign_memory_bytes": one.foreign_bytes,
-        "free_memory_bytes": one.free_memory_bytes,
+        "share": status.share,
+        "exclusive": status.exclusive,
+        "allocated_memory_bytes": status.memory_bytes,
+        "foreign_memory_bytes": status.foreign_bytes,
+        "free_memory_bytes": status.free_memory_bytes,
     }
 
 
 def job_json(
-    seen: Seen,
+    view: JobView,
     home: Home,
     *,
     usage: Mapping[str, Any] | None = None,
     gpus: list[str] | None = None,
 ) -> dict[str, Any]:
-    job, work = seen.job, seen.job.work
+    job, work = view.job, view.job.work
     last = job.attempts[-1] if job.attempts else None
     folder = home.job(job.id)
-    over = None if job.open else last
-    held = seen.held.devices if seen.held is not None else ()
+    ended = None if job.open else last
+    held = view.held.devices if view.held is not None else ()
     return {
         "id": job.id,
         "name": work.name,
         "owner": work.owner,
-        "state": str(seen.state),
-        "phase": str(seen.phase),
+        "state": str(view.state),
+        "phase": str(view.phase),
         "reason": None if job.reason is None else str(job.reason),
         "message": _message(job, last),
-        "exit_code": None if over is None else over.status,
-        "signal": None if over is None else over.signal,
+        "exit_code": None if ended is None else ended.status,
+        "signal": None if ended is None else ended.signal,
         "node": None if last is None else last.node,
         "command": list(work.command),
         "folder": work.folder,
@@ -135,7 +138,7 @@ def job_json(
         "request": request_json(job.request),
         "array": job.array,
         "array_index": job.array_index,
-        "after": [{"id": one.id, "condition": str(one.condition)} for one in job.after],
+        "after": [{"id": after.id, "condition": str(after.condition)} for after in job.after],
         "within": work.within,
         "detached": work.detached,
         "time_limit_s": None if work.time_limit_ms is None else work.time_limit_ms / 1000,
@@ -143,9 +146,9 @@ def job_json(
         "started_at": None if last is None else when(last.started),
         "ended_at": when(job.ended),
         "not_before": when(job.not_before),
-        "why": seen.why,
-        "attempts": [_attempt_json(one) for one in job.attempts],
-        "peak_memory_bytes": max((one.peak_bytes or 0 for one in job.attempts), default=0) or None,
+        "why": view.why,
+        "attempts": [_attempt_json(attempt) for attempt in job.attempts],
+        "peak_memory_bytes": max((run.peak_bytes or 0 for run in job.attempts), default=0) or None,
         "gpus": [hold.device for hold in held] or gpus or [],
         "usage": usage,
         "logs": {name: log_path(job, folder, name) for name in ("stdout", "stderr")},
@@ -153,23 +156,23 @@ def job_json(
 
 
 def _message(job: Job, last: Attempt | None) -> str:
-    """A sentence for its user, where there is something to say."""
+    """Return a sentence for the job's user, or "" if there is nothing to say."""
     if job.open or last is None or last.succeeded:
         return "" if last is None or not job.open else last.message
     return last.message
 
 
-def _attempt_json(one: Attempt) -> dict[str, Any]:
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
     return {
-        "number": one.number,
-        "node": one.node,
-        "allocation": one.allocation,
-        "placed_at": when(one.placed),
-        "started_at": when(one.started),
-        "ended_at": when(one.ended),
-        "reason": None if one.reason is None else str(one.reason),
-        "exit_code": one.status,
-        "signal": one.signal,
-        "message": one.message,
-        "peak_memory_bytes": one.peak_bytes,
+        "number": attempt.number,
+        "node": attempt.node,
+        "allocation": attempt.allocation,
+        "placed_at": when(attempt.placed),
+        "started_at": when(attempt.started),
+        "ended_at": when(attempt.ended),
+        "reason": None if attempt.reason is None else str(attempt.reason),
+        "exit_code": attempt.status,
+        "signal": attempt.signal,
+        "message": attempt.message,
+        "peak_memory_bytes": attempt.peak_bytes,
     }

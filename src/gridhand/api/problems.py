@@ -1,4 +1,4 @@
-"""Problems: every failure as application/problem+json, with a code, and what to do next."""
+"""Every failure as application/problem+json: with a code, and a hint on what to do next."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gridhand.api.facts import facts_of
 from gridhand.core import errors
 from gridhand.core.errors import GridError, NoRoom
+from gridhand.core.rows.answers import refusal_row
 
 _log = logging.getLogger(__name__)
 
-# The first that an error is an instance of.
+# The status of an error is that of the first class it is an instance of, else 409.
 _STATUS: tuple[tuple[type[GridError], int], ...] = (
     (errors.UnknownNode, 404),
     (errors.UnknownAllocation, 404),
@@ -36,8 +36,11 @@ _STATUS: tuple[tuple[type[GridError], int], ...] = (
     (errors.JobsFull, 429),
     (errors.GridClosed, 503),
 )
-_SHOWN = 200
-_NODES = 100
+_MOST_SHOWN = 200
+_MOST_NODES = 100
+
+# Members that the reply has anyway, or in another form.
+_RESERVED = frozenset({"hint", "code", "refusal", "status", "type", "title", "detail"})
 
 
 def problem(
@@ -58,37 +61,38 @@ def problem(
     )
 
 
-def of_error(error: GridError) -> Response:
+def problem_of(error: GridError) -> Response:
+    """Return the reply for an error of ours, with its attributes as members."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
     more = facts_of(error)
     for name in ("field", "value", "allowed"):
         if (value := getattr(error, name, None)) is not None:
-            more[name] = str(value)[:_SHOWN]
+            more[name] = str(value)[:_MOST_SHOWN]
     if isinstance(error, NoRoom) and error.refusal is not None:
-        more["reasons"] = dict(islice(error.refusal.reasons().items(), _NODES))
+        more["reasons"] = dict(islice(error.refusal.reasons().items(), _MOST_NODES))
     return problem(status, error.code, str(error), error.hint, more)
 
 
 def install(app: FastAPI) -> None:
-    """Have every failure of the app answered like this."""
+    """Answer every failure of the app with a problem."""
 
     @app.exception_handler(GridError)
-    async def ours(_: Request, error: GridError) -> Response:
-        return of_error(error)
+    async def grid_error(_: Request, error: GridError) -> Response:
+        return problem_of(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        found = [_finding(one) for one in error.errors()[:20]]
-        first = found[0]
-        detail = f"{first['field']}: {first['value']} is not allowed: {first['allowed']}"
-        more = {**first, "errors": found}
+        faults = [_fault(fault) for fault in error.errors()[:20]]
+        first = faults[0]
+        detail = f"{first['field']}: {first['value']} is not valid: {first['allowed']}"
+        more = {**first, "errors": faults}
         return problem(422, "invalid_input", detail, "Correct the field.", more)
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
         words = {404: "not_found", 405: "not_allowed", 413: "too_large"}
         code = words.get(error.status_code, "http_error")
-        hint = "See /openapi.json for what there is."
+        hint = "See /openapi.json for the routes."
         return problem(error.status_code, code, str(error.detail), hint)
 
     @app.exception_handler(PermissionError)
@@ -98,12 +102,28 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> Response:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        hint = "This is a fault of ours; the controller's log says more."
+        hint = "This is a bug of ours; the controller's log says more."
         return problem(500, "internal", f"{type(error).__name__}: {error}", hint)
 
 
-def _finding(one: Mapping[str, Any]) -> dict[str, str]:
-    field = ".".join(str(part) for part in one["loc"] if part not in ("body", "query"))
-    value = repr(one.get("input"))
-    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-    return {"field": field or "body", "value": shown, "allowed": str(one["msg"])}
+def facts_of(error: GridError) -> dict[str, Any]:
+    """Return the plain attributes of an error; a refusal becomes a row for our own library."""
+    facts = {name: value for name, value in vars(error).items() if name not in _RESERVED}
+    plain = {name: value for name, value in facts.items() if _is_plain(value)}
+    if isinstance(error, NoRoom):
+        plain["refusal"] = refusal_row(error.refusal)
+    return plain
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str) for item in value)
+    return value is None or isinstance(value, str | int | float)
+
+
+def _fault(error: Mapping[str, Any]) -> dict[str, str]:
+    """Translate one finding of pydantic."""
+    field = ".".join(str(part) for part in error["loc"] if part not in ("body", "query"))
+    value = repr(error.get("input"))
+    shown = value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…"
+    return {"field": field or "body", "value": shown, "allowed": str(error["msg"])}

@@ -1,7 +1,7 @@
-"""The controller's own log, on stderr, without ever waiting for who reads it.
+"""The controller's own log, on stderr, written without ever blocking the controller.
 
-A terminal that was stopped with Ctrl-S, or a pipe that nobody reads, takes no more after a while.
-Whoever writes to it then stands still, and the controller must not.
+A terminal that was stopped with Ctrl-S, or a pipe that nobody reads, blocks its writer once its
+buffer is full.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from collections.abc import Iterator
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any
 
-_MOST = 10_000  # records that wait to be read; more are left out
-_LAST_S = 1.0  # for the last of them, when we end
+_MOST = 10_000  # records that wait to be written; more are dropped
+_LAST_S = 1.0  # to write the last of them at the end
 
 
 class _Writer(QueueListener):
-    """No buffer and no lock: its thread may be within a write when the process ends."""
+    """Writes without a buffer and a lock: its thread may be in a write when the process ends."""
 
     _form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
     def handle(self, record: logging.LogRecord) -> None:
         data = f"{self._form.format(record)}\n".encode(errors="replace")
-        with contextlib.suppress(OSError):  # nobody reads it any more
+        with contextlib.suppress(OSError):  # nobody reads stderr any more
             while data:
                 data = data[os.write(2, data) :]
 
     def enqueue_sentinel(self) -> None:
-        with contextlib.suppress(queue.Full):  # then nobody reads, and it ends with the process
+        with contextlib.suppress(queue.Full):  # the thread ends with the process
             super().enqueue_sentinel()
 
 
-class _LeavingOut(QueueHandler):
+class _DroppingHandler(QueueHandler):
+    """Drops records when the queue is full."""
+
     def enqueue(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(queue.Full):
             self.queue.put_nowait(record)
 
 
 @contextlib.contextmanager
-def logging_beside() -> Iterator[None]:
-    """What is logged is written by a thread that has nothing else to do."""
+def log_in_thread() -> Iterator[None]:
+    """Write the log in a thread of its own."""
     waiting: queue.Queue[Any] = queue.Queue(_MOST)
-    writer, handler = _Writer(waiting), _LeavingOut(waiting)
+    writer, handler = _Writer(waiting), _DroppingHandler(waiting)
     logging.getLogger().addHandler(handler)
     writer.start()
     try:

@@ -1,23 +1,23 @@
-"""Proof, from the rows alone, that a ledger keeps its promises.
+"""The independent checker behind `grid check`: it verifies a ledger from its rows alone.
 
-A ledger that counts wrongly would check itself with the same wrong count. So the checker shares
-no code with it: it reads a plain dump (from memory, from a store's rows or from a file), counts
-everything again the slow and obvious way, and reports each difference as a `Violation`. It trusts
-nothing it reads: what is malformed is a violation too, never an exception.
+A ledger with a counting bug would check itself with the same bug. So the checker shares no code
+with it: it reads a plain dump (from memory, a store or a file), counts everything again in the
+slow and obvious way, and reports each difference as a `Violation`. It trusts nothing it reads:
+malformed data is a violation, too, never an exception.
 
-Which invariant a finding names: I1 a node and its totals, I2 what is held, I3 devices, I5 the life
-of an allocation (unique, dated, grouped), I6 jobs and what they hold, I7 histories and rebuilds,
-I8 and I9 decisions.
+The invariants: I1 the totals of a node, I2 allocations, I3 devices, I4 a refusal changes nothing,
+I5 the life of an allocation (unique ids, deadlines, groups), I6 jobs and what they hold, I7
+histories and rebuilds, I8 deterministic decisions, I9 correct decisions.
 """
 
 from __future__ import annotations
 
-from gridhand.core.check.calls import check_call
-from gridhand.core.check.decisions import check_decision, check_determinism
-from gridhand.core.check.history import check_history, check_rebuild, replay, same_state
-from gridhand.core.check.jobs import check_ended_job
-from gridhand.core.check.rows import Violation
-from gridhand.core.check.state import check_state
+from gridhand.audit.calls import check_call
+from gridhand.audit.decisions import check_decision, check_determinism
+from gridhand.audit.history import check_history, check_rebuild, replay, same_state
+from gridhand.audit.jobs import check_ended_job
+from gridhand.audit.rows import Violation
+from gridhand.audit.state import check_state
 
 __all__ = [
     "Violation",

@@ -1,17 +1,17 @@
-"""Calls, each by itself: nothing else in a store depends on them (I7)."""
+"""Checks the records of calls one by one (I7): nothing else in a store depends on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gridhand.core.check.rows import Reader, Violation, show
+from gridhand.audit.rows import Reader, Violation, show
 
 _OPEN = ("queued", "running")
 _OVER = ("succeeded", "failed", "cancelled", "lost")
 
 
 def check_call(row: object) -> list[Violation]:
-    """What is wrong with the row of a call."""
+    """Return the violations in the row of a call."""
     named = row if isinstance(row, Mapping) else {}
     read = Reader(row, "I7", f"call {named.get('run')}.{named.get('number')}")
     for name in ("run", "owner", "name"):
@@ -27,10 +27,10 @@ def check_call(row: object) -> list[Violation]:
     if (times[2] is None) is not (state in _OPEN):
         read.note(f"is {state}, but ended at {show(times[2])}")
     if times[1] is None and state in ("running", "succeeded"):
-        read.note(f"is {state}, but has not begun")
+        read.note(f"is {state}, but has not started")
     if (error is not None) is not (state in ("failed", "lost")):
         read.note(f"is {state}, but its error is {show(error)}")
     known = [time for time in times if time is not None]
     if known != sorted(known):
-        read.note(f"has times that are not in order: {show(known)}")
+        read.note(f"its times are out of order: {show(known)}")
     return read.found

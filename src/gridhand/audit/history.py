@@ -1,10 +1,9 @@
-"""The history that a log of rows tells.
+"""Checks the event log: its order, each step in it, and that it leads to the current state.
 
-The event log is what a ledger is rebuilt from after a kill, so the log itself must be lawful:
-numbered and dated in order, each allocation moving only as the table below allows, closed once,
-and never holding more or less than it was granted. The table is written a second time here on
-purpose: like all of the checker this shares no code with the ledger. What cannot be read in an
-event is a `Violation` of I7.
+A ledger can be rebuilt from its events, so the log itself must be valid: numbered and dated in
+order, each allocation moving only as the table below allows, closed once, and never holding more
+or less than was granted. The table repeats the ledger's on purpose: the checker shares no code
+with it. An unreadable event is a `Violation` of I7.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gridhand.core.check.jobhistory import JobSteps
-from gridhand.core.check.jobs import OVER
-from gridhand.core.check.rows import (
+from gridhand.audit.job_history import JobSteps
+from gridhand.audit.jobs import OVER
+from gridhand.audit.rows import (
     CLOSED,
     LIVE,
-    Allocation,
+    AuditedAllocation,
     Reader,
     Violation,
     label,
@@ -52,7 +51,7 @@ Rows = dict[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Event:
+class AuditedEvent:
     number: int
     at: int
     kind: str
@@ -61,12 +60,12 @@ class Event:
 
 
 def check_history(events: Iterable[object], initial: object = ()) -> list[Violation]:
-    """Every unlawful step in `events`, which go on from the rows of a checkpoint, `initial`.
+    """Return every invalid step in `events`, which continue from the checkpoint `initial`.
 
-    `initial` is what `replay` returns, or a dump, or a table or list of rows.
+    `initial` is a result of `replay`, a dump, or a table or list of rows.
     """
     found: list[Violation] = []
-    last: dict[str, Allocation] = {}
+    last: dict[str, AuditedAllocation] = {}
     jobs = JobSteps()
     _, allocations, begun = _tables(initial, found)
     for id, row in allocations.items():
@@ -79,30 +78,32 @@ def check_history(events: Iterable[object], initial: object = ()) -> list[Violat
         if event.number <= number:
             found.append(_out_of_order(event, f"comes after event {number}"))
         if event.at < at:
-            found.append(_out_of_order(event, f"is of {event.at}, before the last, of {at}"))
+            found.append(_out_of_order(event, f"is dated {event.at}, but follows {at}"))
         number, at = max(number, event.number), max(at, event.at)
-        if _of_job(event):
+        if event.kind.startswith("admin."):
+            continue  # it has no row
+        if _is_of_job(event):
             found += jobs.step(event.number, event.kind, event.subject, event.row)
         else:
-            found += _check_node_event(event) if _of_node(event) else _check_step(event, last)
+            found += _check_node_event(event) if _is_of_node(event) else _check_step(event, last)
     return found
 
 
-def _read_events(events: Iterable[object], found: list[Violation]) -> Iterator[Event]:
+def _read_events(events: Iterable[object], found: list[Violation]) -> Iterator[AuditedEvent]:
     if not isinstance(events, Iterable):
         found.append(Violation("I7", "events", f"must be a list, not {show(events)}"))
         return
     for place, row in enumerate(events):
         read = Reader(row, "I7", f"events[{place}]")
-        event = Event(
+        event = AuditedEvent(
             number=read.count("number"),
             at=read.count("at"),
             kind=read.text("kind"),
             subject=read.text("subject"),
             row=read.get("row", None, "a table or null", _is_row),
         )
-        if event.kind and not event.kind.startswith(("allocation.", "node.", "job.")):
-            read.note(f"{show(event.kind)} is no kind of event")
+        if event.kind and not event.kind.startswith(("allocation.", "node.", "job.", "admin.")):
+            read.note(f"{show(event.kind)} is not a kind of event")
         found += read.found
         if not read.found:
             yield event
@@ -112,19 +113,19 @@ def _is_row(value: object) -> bool:
     return value is None or isinstance(value, Mapping)
 
 
-def _of_node(event: Event) -> bool:
+def _is_of_node(event: AuditedEvent) -> bool:
     return event.kind.startswith("node.")
 
 
-def _of_job(event: Event) -> bool:
+def _is_of_job(event: AuditedEvent) -> bool:
     return event.kind.startswith("job.")
 
 
-def _out_of_order(event: Event, message: str) -> Violation:
+def _out_of_order(event: AuditedEvent, message: str) -> Violation:
     return Violation("I7", f"event {event.number}", message)
 
 
-def _check_node_event(event: Event) -> list[Violation]:
+def _check_node_event(event: AuditedEvent) -> list[Violation]:
     found: list[Violation] = []
     if event.row is None:  # the node was removed
         return found
@@ -134,8 +135,8 @@ def _check_node_event(event: Event) -> list[Violation]:
     return found
 
 
-def _check_step(event: Event, last: dict[str, Allocation]) -> list[Violation]:
-    """One move of one allocation, from what `last` knows of it; `last` then knows the new row."""
+def _check_step(event: AuditedEvent, last: dict[str, AuditedAllocation]) -> list[Violation]:
+    """Check one move of one allocation against its last row, and update `last`."""
     found: list[Violation] = []
     held = read_allocation(event.row, event.subject, found)
     if held is None:
@@ -148,11 +149,13 @@ def _check_step(event: Event, last: dict[str, Allocation]) -> list[Violation]:
     if event.kind.partition(".")[2] not in KINDS.get(held.state, ()):
         wrong.append(f"is of kind {event.kind}, but says {held.state}")
     if before:
-        wrong += [f"its {name} changed" for name, was, now in _granted(before, held) if was != now]
+        wrong += [
+            f"its {name} changed" for name, was, now in _fixed_fields(before, held) if was != now
+        ]
     return [Violation("I5", held.id, f"event {event.number}: {text}") for text in wrong]
 
 
-def _wrong_move(before: Allocation | None, held: Allocation, at: int) -> list[str]:
+def _wrong_move(before: AuditedAllocation | None, held: AuditedAllocation, at: int) -> list[str]:
     wrong = []
     if before is None and held.state not in LIVE:
         wrong.append(f"begins as {held.state}")
@@ -163,68 +166,70 @@ def _wrong_move(before: Allocation | None, held: Allocation, at: int) -> list[st
     return wrong
 
 
-def _granted(before: Allocation, held: Allocation) -> Iterator[tuple[str, object, object]]:
-    """What was granted for life, then and now."""
+def _fixed_fields(
+    before: AuditedAllocation, held: AuditedAllocation
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the fields that must never change, with their old and new values."""
     for name in ("node", "owner", "holder", "number", "amounts"):
         yield name, getattr(before, name), getattr(held, name)
     yield "devices", sorted(map(str, before.holds)), sorted(map(str, held.holds))
 
 
 def replay(events: Iterable[object], initial: object = ()) -> dict[str, Rows]:
-    """The nodes, live allocations and open jobs that `events` lead to, from those of `initial`.
+    """Return the nodes, live allocations and open jobs that `events` lead to from `initial`.
 
-    An event without a row takes its subject away; that of a job without its work goes on from the
-    row before. Unreadable events are passed over: `check_history` reports them.
+    An event without a row removes its subject; an event of a job without `work` keeps the previous
+    one. Unreadable events are skipped: `check_history` reports them.
     """
     nodes, allocations, jobs = _tables(initial, [])
     for event in _read_events(events, []):
-        table = jobs if _of_job(event) else nodes if _of_node(event) else allocations
+        table = jobs if _is_of_job(event) else nodes if _is_of_node(event) else allocations
         before = table.pop(event.subject, None)
         if isinstance(event.row, Mapping):
             row = event.row
-            if _of_job(event) and before is not None and "work" not in row and "work" in before:
+            if _is_of_job(event) and before is not None and "work" not in row and "work" in before:
                 row = {**row, "work": before["work"]}
             table[event.subject] = row
-            if _of_job(event) and row.get("state") in OVER:
+            if _is_of_job(event) and row.get("state") in OVER:
                 del table[event.subject]
     return {"nodes": nodes, "allocations": _without_closed(allocations), "jobs": _open(jobs)}
 
 
 def check_rebuild(events: Iterable[object], state: object, initial: object = ()) -> list[Violation]:
-    """How `state` differs from what its own events lead to."""
+    """Return how `state` differs from the state its events lead to."""
     return same_state(replay(events, initial), state)
 
 
-def same_state(one: object, other: object, *, invariant: str = "I7") -> list[Violation]:
-    """How the nodes, live allocations and open jobs of two dumps (or replays) differ, by field.
+def same_state(first: object, second: object, *, invariant: str = "I7") -> list[Violation]:
+    """Return how the nodes, live allocations and open jobs of two dumps or replays differ.
 
-    With `invariant="I4"` it proves that a refused request changed nothing.
+    With `invariant="I4"` it checks that a refused request changed nothing.
     """
     found: list[Violation] = []
-    nodes, allocations, jobs = _tables(one, found)
-    other_nodes, other_allocations, other_jobs = _tables(other, found)
-    live, other_live = _without_closed(allocations), _without_closed(other_allocations)
+    nodes, allocations, jobs = _tables(first, found)
+    second_nodes, second_allocations, second_jobs = _tables(second, found)
+    live, second_live = _without_closed(allocations), _without_closed(second_allocations)
     differences = [(each.subject, each.message) for each in found]
-    differences += _differing(nodes, other_nodes, NODE_FIELDS)
-    differences += _differing(live, other_live, ALLOCATION_FIELDS)
-    differences += _differing(_open(jobs), _open(other_jobs), JOB_FIELDS)
+    differences += _differing(nodes, second_nodes, NODE_FIELDS)
+    differences += _differing(live, second_live, ALLOCATION_FIELDS)
+    differences += _differing(_open(jobs), _open(second_jobs), JOB_FIELDS)
     return [Violation(invariant, subject, message) for subject, message in differences]
 
 
-def _differing(one: Rows, other: Rows, fields: Iterable[str]) -> list[tuple[str, str]]:
-    lone = [(name, "is in the first state only") for name in one if name not in other]
-    lone += [(name, "is in the second state only") for name in other if name not in one]
+def _differing(first: Rows, second: Rows, fields: Iterable[str]) -> list[tuple[str, str]]:
+    lone = [(name, "is in the first state only") for name in first if name not in second]
+    lone += [(name, "is in the second state only") for name in second if name not in first]
     return lone + [
-        (name, f"{field} is {show(one[name].get(field))}, then {show(other[name].get(field))}")
-        for name in one
-        if name in other
+        (name, f"{field} is {show(first[name].get(field))}, then {show(second[name].get(field))}")
+        for name in first
+        if name in second
         for field in fields
-        if _text(one[name], field) != _text(other[name], field)
+        if _text(first[name], field) != _text(second[name], field)
     ]
 
 
 def _text(row: Mapping[str, Any], field: str) -> str:
-    """A field as exact text: 1, 1.0 and true differ; a tuple, a list and any order do not."""
+    """Return a field as exact text: 1, 1.0 and true differ; tuples, lists and key order do not."""
     value = row.get(field)
     try:
         if field == "devices" and isinstance(value, list | tuple):
@@ -237,14 +242,14 @@ def _text(row: Mapping[str, Any], field: str) -> str:
 
 
 def _as_written(attempt: object) -> object:
-    """When an attempt under way has started may be known and not written: a restart asks again."""
+    """Drop `started` of a running attempt: it may be known but not stored until it ends."""
     if isinstance(attempt, Mapping) and attempt.get("ended") is None:
         return {name: value for name, value in attempt.items() if name != "started"}
     return attempt
 
 
 def _tables(state: object, found: list[Violation]) -> tuple[Rows, Rows, Rows]:
-    """Nodes by name, allocations and jobs by id, of a dump, a replay, or rows in any order."""
+    """Index nodes by name, allocations and jobs by id, of a dump, a replay or plain rows."""
     if isinstance(state, Mapping) and {"nodes", "allocations", "jobs"} & state.keys():
         nodes, allocations, jobs = (
             state.get(name, ()) for name in ("nodes", "allocations", "jobs")
@@ -275,7 +280,7 @@ def _listed(rows: object, found: list[Violation]) -> list[object]:
 
 
 def _index(rows: object, key: str, found: list[Violation]) -> Rows:
-    """Rows by their name; one that is no row keeps its place, and so makes a difference."""
+    """Index rows by name; an unreadable row is kept by position, so that it shows as different."""
     return {
         label(row, key, f"[{place}]"): row if isinstance(row, Mapping) else {"unreadable": row}
         for place, row in enumerate(_listed(rows, found))

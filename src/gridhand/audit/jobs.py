@@ -1,9 +1,9 @@
-"""Jobs, and that each holds what it was given and nothing more (I6).
+"""Checks jobs, and that each running job holds exactly its allocation (I6).
 
-A running job's attempt names what it holds, and what is held for a job names nobody: so both ways
-are followed, from each running job to a live allocation, and from each live allocation of that
-lifetime to one running job. Of a gang the attempt names one allocation, and its group is held.
-Tasks of one array may share what they hold: they run one after the other, which their node sees to.
+The attempt of a running job names its allocation, but an allocation does not name its job. So both
+directions are checked: each running job has a live allocation, and each live allocation with the
+lifetime `job` has a running job. Tasks of one array may share an allocation: their node runs them
+one after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gridhand.core.check.rows import Allocation, Reader, Violation, label, show
+from gridhand.audit.rows import AuditedAllocation, Reader, Violation, label, show
 
 OPEN = ("queued", "running")
 OVER = ("succeeded", "failed", "cancelled", "lost")
@@ -20,7 +20,7 @@ REASONS = (
     "exit", "signal", "oom", "timeout", "start_failed", "preempted", "returned", "node_lost",
     "agent_lost", "device_lost", "client_gone", "dependency", "released", "cancelled",
 )  # fmt: skip
-# Where each leads a job that is not tried again, unless it succeeded.
+# The final state for each reason; any other reason leads to `failed`.
 _LEADS_TO = {
     "node_lost": "lost", "agent_lost": "lost", "client_gone": "cancelled",
     "dependency": "cancelled", "released": "cancelled", "cancelled": "cancelled",
@@ -28,7 +28,7 @@ _LEADS_TO = {
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AuditedAttempt:
     number: int
     node: str
     allocation: str
@@ -42,16 +42,16 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one choice of a request asks of a node."""
+class AuditedRequest:
+    """The amounts and number of devices of one choice of a request."""
 
     amounts: dict[str, int]
     devices: int
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job as its row tells. The row of an event may tell nothing of its work."""
+class AuditedJob:
+    """The row of a job. The row of an event may lack its work."""
 
     id: str
     number: int
@@ -63,27 +63,26 @@ class Job:
     ended: int | None
     reason: str | None
     not_before: int | None
-    attempts: tuple[Attempt, ...]
-    choices: tuple[Asked, ...] | None
-    pieces: int
-    within: str | None  # what it runs in, where that was held before
+    attempts: tuple[AuditedAttempt, ...]
+    choices: tuple[AuditedRequest, ...] | None
+    within: str | None  # the allocation it must run in, if it was submitted with one
 
     @property
-    def attempt(self) -> Attempt | None:
-        """The attempt under way."""
+    def attempt(self) -> AuditedAttempt | None:
+        """The running attempt, if any."""
         return self.attempts[-1] if self.state == "running" and self.attempts else None
 
 
 def read_job(
     row: object, place: str, found: list[Violation], *, with_work: bool = True
-) -> Job | None:
+) -> AuditedJob | None:
     read = Reader(row, "I6", label(row, "id", place))
-    attempts = tuple(_read_attempt(one, read) for one in read.items("attempts"))
-    for one in read.items("after"):
-        if not _is_after(one):
-            read.note(f"after must be ids and conditions, not {show(one)}")
-    choices, pieces, within = _read_work(row, read) if with_work else (None, 1, None)
-    job = Job(
+    attempts = tuple(_read_attempt(attempt, read) for attempt in read.items("attempts"))
+    for after in read.items("after"):
+        if not _is_after(after):
+            read.note(f"after must be ids and conditions, not {show(after)}")
+    choices, within = _read_work(row, read) if with_work else (None, None)
+    job = AuditedJob(
         id=read.text("id"),
         number=read.count("number"),
         owner=read.text("owner", empty=True),
@@ -96,7 +95,6 @@ def read_job(
         not_before=read.maybe_count("not_before"),
         attempts=attempts,
         choices=choices,
-        pieces=pieces,
         within=within,
     )
     read.maybe_text("name")
@@ -109,9 +107,9 @@ _NO_END = dict.fromkeys(
 )
 
 
-def _read_attempt(row: object, of: Reader) -> Attempt:
+def _read_attempt(row: object, of: Reader) -> AuditedAttempt:
     read = Reader({**_NO_END, **row} if isinstance(row, Mapping) else row, "I6", of.subject)
-    attempt = Attempt(
+    attempt = AuditedAttempt(
         number=read.count("number"),
         node=read.text("node"),
         allocation=read.text("allocation"),
@@ -137,44 +135,44 @@ def _reason(read: Reader, name: str) -> str | None:
     return reason
 
 
-def _is_after(one: object) -> bool:
-    pair = isinstance(one, list | tuple) and len(one) == 2
-    return pair and all(isinstance(part, str) and part for part in one)  # type: ignore[attr-defined]
+def _is_after(value: object) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    return all(isinstance(part, str) and part for part in value)
 
 
-def _read_work(row: object, of: Reader) -> tuple[tuple[Asked, ...] | None, int, str | None]:
-    """What the job asks for now, how many pieces it has, and what it runs in."""
+def _read_work(row: object, of: Reader) -> tuple[tuple[AuditedRequest, ...] | None, str | None]:
+    """Return the choices of the current request, and the allocation the job must run in."""
     work = of.get("work", None, "a table", lambda value: isinstance(value, Mapping))
     if work is None or not isinstance(row, Mapping):
-        return None, 1, None
+        return None, None
     read = Reader({"within": None, **work}, "I6", of.subject)
     if read.text("owner", empty=True) != row.get("owner"):
-        read.note(f"is of {show(row.get('owner'))}, but its work of {show(work.get('owner'))}")
+        read.note(f"belongs to {show(row.get('owner'))}, but its work to {show(work.get('owner'))}")
     if (command := read.items("command")) and not all(isinstance(word, str) for word in command):
         read.note(f"command must be texts, not {show(command)}")
-    pieces = read.count("pieces")
     request = row.get("request")
     choices = _read_choices(work.get("request") if request is None else request, read)
     within = read.maybe_text("within")
     of.found += read.found
-    return choices, pieces, within
+    return choices, within
 
 
-def _read_choices(row: object, of: Reader) -> tuple[Asked, ...]:
+def _read_choices(row: object, of: Reader) -> tuple[AuditedRequest, ...]:
     read = Reader(
         {"alternatives": [], **row} if isinstance(row, Mapping) else row, "I6", of.subject
     )
-    choices = [Asked(read.amounts("amounts", low=1), _devices(row, read))]
+    choices = [AuditedRequest(read.amounts("amounts", low=1), _devices(row, read))]
     for other in read.items("alternatives"):
-        one = Reader(other, "I6", of.subject)
-        choices.append(Asked(one.amounts("amounts", low=1), _devices(other, one)))
-        read.found += one.found
+        reader = Reader(other, "I6", of.subject)
+        choices.append(AuditedRequest(reader.amounts("amounts", low=1), _devices(other, reader)))
+        read.found += reader.found
     of.found += read.found
     return tuple(choices)
 
 
 def _devices(row: object, of: Reader) -> int:
-    """How many devices it asks for."""
+    """Return the number of devices a request asks for."""
     if not isinstance(row, Mapping) or row.get("gpu") is None:
         return 0
     read = Reader(row["gpu"], "I6", of.subject)
@@ -184,23 +182,23 @@ def _devices(row: object, of: Reader) -> int:
 
 
 def check_ended_job(row: object) -> list[Violation]:
-    """What is wrong with the row of a job that is over."""
+    """Return the violations in the row of an ended job."""
     found: list[Violation] = []
     job = read_job(row, "a job", found)
     if job is None:
         return found
     if job.state not in OVER:
-        found.append(Violation("I6", job.id, f"is {job.state}, though it is over"))
+        found.append(Violation("I6", job.id, f"is {job.state}, but is stored as ended"))
     return found + check_job(job)
 
 
-def check_job(job: Job) -> list[Violation]:
-    """What is wrong with one job by itself."""
+def check_job(job: AuditedJob) -> list[Violation]:
+    """Return the violations in one job, without its allocation."""
     wrong = _wrong_name(job) + _wrong_state(job) + _wrong_attempts(job)
     return [Violation("I6", job.id, message) for message in wrong]
 
 
-def _wrong_name(job: Job) -> list[str]:
+def _wrong_name(job: AuditedJob) -> list[str]:
     if (job.array is None) is not (job.array_index is None):
         return [f"is number {job.array_index} of the array {job.array}"]
     if job.array is None:
@@ -210,18 +208,18 @@ def _wrong_name(job: Job) -> list[str]:
         wrong.append(f"is number {job.array_index} of the array {job.array}")
     first = int(job.array) if job.array.isascii() and job.array.isdecimal() else 0
     if not 1 <= first <= job.number:
-        wrong.append(f"has the number {job.number}, but is of the array {job.array}")
+        wrong.append(f"has the number {job.number}, but belongs to the array {job.array}")
     return wrong
 
 
-def _wrong_state(job: Job) -> list[str]:
+def _wrong_state(job: AuditedJob) -> list[str]:
     wrong, over = [], job.state in OVER
     if (job.ended is not None) is not over:
-        wrong.append(f"is {job.state}, and ended at {job.ended}")
+        wrong.append(f"is {job.state}, but ended at {job.ended}")
     if (job.reason is not None) is not over:
         wrong.append(f"is {job.state}, for the reason {job.reason}")
     if job.not_before is not None and job.state != "queued":
-        wrong.append(f"is {job.state}, and waits until {job.not_before}")
+        wrong.append(f"is {job.state}, but waits until {job.not_before}")
     if job.state == "running" and not job.attempts:
         wrong.append("is running without an attempt")
     last = job.attempts[-1] if job.attempts else None
@@ -235,71 +233,67 @@ def _wrong_state(job: Job) -> list[str]:
     return wrong
 
 
-def _wrong_attempts(job: Job) -> list[str]:
+def _wrong_attempts(job: AuditedJob) -> list[str]:
     wrong = []
-    numbers = [one.number for one in job.attempts]
+    numbers = [attempt.number for attempt in job.attempts]
     if numbers != list(range(1, len(numbers) + 1)):
         wrong.append(f"its attempts are numbered {show(numbers)}")
-    under_way = [one.number for one in job.attempts if one.ended is None]
+    running = [attempt.number for attempt in job.attempts if attempt.ended is None]
     expected = numbers[-1:] if job.state == "running" else []
-    if under_way != expected:
-        wrong.append(f"is {job.state}, and its attempts {show(under_way)} are under way")
+    if running != expected:
+        wrong.append(f"is {job.state}, but its attempts {show(running)} are running")
     wrong += [
-        f"its attempt {one.number} ended at {one.ended} for {one.reason}"
-        for one in job.attempts
-        if (one.reason is None) is not (one.ended is None)
+        f"its attempt {attempt.number} ended at {attempt.ended} for {attempt.reason}"
+        for attempt in job.attempts
+        if (attempt.reason is None) is not (attempt.ended is None)
     ]
-    held = Counter(one.allocation for one in job.attempts)
+    held = Counter(attempt.allocation for attempt in job.attempts)
     wrong += [f"{times} of its attempts held {id}" for id, times in held.items() if times > 1]
     return wrong
 
 
-def check_jobs(jobs: Iterable[Job], allocations: Iterable[Allocation]) -> list[Violation]:
-    """What is wrong between jobs and what is held, both ways."""
+def check_jobs(
+    jobs: Iterable[AuditedJob], allocations: Iterable[AuditedAllocation]
+) -> list[Violation]:
+    """Return the violations in jobs and between jobs and allocations, in both directions."""
     live = {held.id: held for held in allocations if held.live}
-    groups: dict[str, list[str]] = {}
-    for held in live.values():
-        if held.group is not None:
-            groups.setdefault(held.group, []).append(held.id)
     found: list[Violation] = []
-    whose: dict[str, Job] = {}
+    users: dict[str, AuditedJob] = {}
     for job in jobs:
         found += check_job(job)
         if (attempt := job.attempt) is None:
             continue
-        held_now = live.get(attempt.allocation)
-        found += _check_held(job, attempt, held_now)
-        group = None if held_now is None or job.within is not None else held_now.group
-        members = [attempt.allocation] if group is None else groups[group]
-        if held_now is not None and len(members) != job.pieces:
-            found.append(Violation("I6", job.id, f"of {job.pieces} pieces holds {len(members)}"))
-        for id in members:
-            if id in whose and not _in_one_line(job, whose[id]):
-                found.append(Violation("I6", job.id, f"holds {id}, as does {whose[id].id}"))
-            whose[id] = job
-    unclaimed = (one for one in live.values() if one.lifetime == "job" and one.id not in whose)
+        id = attempt.allocation
+        found += _check_held(job, attempt, live.get(id))
+        if id in users and not _share_an_array(job, users[id]):
+            found.append(Violation("I6", job.id, f"holds {id}, as does {users[id].id}"))
+        users[id] = job
+    unused = (held for held in live.values() if held.lifetime == "job" and held.id not in users)
     return found + [
-        Violation("I6", one.id, "is held for a job that does not run") for one in unclaimed
+        Violation("I6", held.id, "is held for a job that does not run") for held in unused
     ]
 
 
-def _in_one_line(one: Job, other: Job) -> bool:
-    alone = one.pieces == other.pieces == 1
-    return alone and one.array is not None and one.array == other.array
+def _share_an_array(job: AuditedJob, other: AuditedJob) -> bool:
+    return job.array is not None and job.array == other.array
 
 
-def _check_held(job: Job, attempt: Attempt, held: Allocation | None) -> list[Violation]:
+def _check_held(
+    job: AuditedJob, attempt: AuditedAttempt, held: AuditedAllocation | None
+) -> list[Violation]:
     if held is None:
         return [Violation("I6", job.id, f"runs, but {attempt.allocation} is not held")]
     wrong = []
     if held.lifetime != "job" and held.id != job.within:
         wrong.append(f"holds {held.id}, whose lifetime is {held.lifetime}")
     if job.within not in (None, held.id):
-        wrong.append(f"runs in {held.id}, and not in {job.within}")
+        wrong.append(f"runs in {held.id} instead of {job.within}")
+    if held.group is not None and job.within is None:
+        wrong.append(f"holds {held.id}, which belongs to the group {held.group}")
     if held.node != attempt.node:
         wrong.append(f"runs on {attempt.node}, but {held.id} is on {held.node}")
     if held.owner != job.owner:
-        wrong.append(f"is of {job.owner}, but {held.id} of {held.owner}")
+        wrong.append(f"belongs to {job.owner}, but {held.id} to {held.owner}")
     if job.choices is not None and attempt.choice >= len(job.choices):
         wrong.append(f"got choice {attempt.choice} of {len(job.choices)}")
     elif job.choices is not None:

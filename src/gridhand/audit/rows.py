@@ -1,7 +1,7 @@
-"""Rows read without trust.
+"""Reads untrusted rows.
 
-What cannot be read is a `Violation`, never an exception: of I1 in a node, I2 in an allocation,
-I3 in a device.
+An unreadable field is a `Violation`, never an exception: I1 in a node, I2 in an allocation, I3 in
+a device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIFETIMES = ("until_released", "lease", "session", "job")
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken promise: which invariant, on what, and how."""
+    """A broken invariant: its name, the subject, and what is wrong."""
 
     invariant: str
     subject: str
@@ -41,7 +41,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Node:
+class AuditedNode:
     name: str
     capacity: dict[str, int]
     devices: tuple[Device, ...]
@@ -52,7 +52,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Hold:
-    """What one allocation has of one device."""
+    """The part of one device that one allocation holds."""
 
     device: str
     share: int
@@ -61,7 +61,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class AuditedAllocation:
     id: str
     number: int
     epoch: int
@@ -82,7 +82,7 @@ class Allocation:
 
 
 def show(value: object) -> str:
-    """A short text for any value, even one that cannot be printed."""
+    """Return a short text for any value, even one that cannot be printed."""
     try:
         text = repr(value)
     except Exception:  # a number of 5,000 digits or a list inside itself must not end the check
@@ -103,7 +103,7 @@ def _is_count_or_null(value: object) -> bool:
 
 
 class Reader:
-    """Reads a row field by field; what cannot be read is noted, and a harmless value returned."""
+    """Reads a row field by field; notes unreadable fields and returns harmless values for them."""
 
     def __init__(self, row: object, invariant: str, subject: str) -> None:
         self.found: list[Violation] = []
@@ -178,7 +178,7 @@ class Reader:
     def amounts(
         self, name: str, low: int = 0, high: int = LARGEST_AMOUNT, *, devices: bool = False
     ) -> dict[str, int]:
-        """Named amounts; unless `devices`, without those that only devices can have."""
+        """Read named amounts; `gpu` and `gpu_memory` are allowed only with `devices`."""
         good: dict[str, int] = {}
         for key, value in self.get(name, {}, "a table", lambda v: isinstance(v, Mapping)).items():
             if not isinstance(key, str):
@@ -193,15 +193,15 @@ class Reader:
 
 
 def label(row: object, name: str, place: str) -> str:
-    """What to call a row that may be unreadable: its own name, else its place."""
+    """Return a name for a row that may be unreadable: its own name, or its place."""
     own = row.get(name) if isinstance(row, Mapping) else None
     return own if isinstance(own, str) and own else place
 
 
-def read_allocation(row: object, place: str, found: list[Violation]) -> Allocation | None:
+def read_allocation(row: object, place: str, found: list[Violation]) -> AuditedAllocation | None:
     read = Reader(row, "I2", label(row, "id", place))
     holds = tuple(read_hold(part, read.subject, read.found) for part in read.items("devices"))
-    held = Allocation(
+    held = AuditedAllocation(
         id=read.text("id"),
         number=read.count("number"),
         epoch=read.count("epoch"),
@@ -232,10 +232,10 @@ def read_hold(row: object, subject: str, found: list[Violation]) -> Hold:
     return hold
 
 
-def read_node(row: object, place: str, found: list[Violation]) -> Node | None:
+def read_node(row: object, place: str, found: list[Violation]) -> AuditedNode | None:
     read = Reader(row, "I1", label(row, "name", place))
     devices = tuple(read_device(part, read.subject, read.found) for part in read.items("devices"))
-    node = Node(
+    node = AuditedNode(
         name=read.text("name"),
         capacity=read.amounts("capacity"),
         devices=devices,

@@ -1,7 +1,6 @@
-"""What a state holds, counted again the slow and obvious way.
+"""Recounts a state in the slow and obvious way and compares (I1, I2, I3, I5, I6).
 
-I1 is about a node and its totals, I2 what is held, I3 devices, I5 the life of an allocation:
-unique, dated, grouped; I6 about jobs, which are judged where a dump tells of them.
+Jobs are checked only if the dump contains them.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gridhand.core.check.jobs import check_jobs, read_job
-from gridhand.core.check.rows import (
+from gridhand.audit.jobs import check_jobs, read_job
+from gridhand.audit.rows import (
     LARGEST_COUNT,
     WHOLE,
-    Allocation,
+    AuditedAllocation,
+    AuditedNode,
     Device,
     Hold,
-    Node,
     Reader,
     Violation,
     read_allocation,
@@ -28,16 +27,16 @@ from gridhand.core.check.rows import (
 
 @dataclass(frozen=True)
 class View:
-    """The readable part of a dump; each node comes with its row, for what the ledger says of it."""
+    """The readable part of a dump; each node with its row, which may state the ledger's sums."""
 
     now: int
-    nodes: list[tuple[Node, object]]
-    allocations: list[Allocation]
+    nodes: list[tuple[AuditedNode, object]]
+    allocations: list[AuditedAllocation]
     foreign: dict[str, int]
 
 
 def read_dump(dump: object, found: list[Violation]) -> View:
-    """All of `dump` that can be read; the rest is added to `found`."""
+    """Read a dump; unreadable parts are added to `found` as violations."""
     read = Reader(dump, "I2", "dump")
     now, foreign = read.count("now"), {}
     if isinstance(dump, Mapping) and dump.get("foreign") is not None:
@@ -58,7 +57,7 @@ def read_dump(dump: object, found: list[Violation]) -> View:
 
 @dataclass
 class Recount:
-    """What a node's live allocations hold of it, and what that leaves."""
+    """The recounted sums of a node: held, total and available."""
 
     held: Counter[str] = field(default_factory=Counter)
     holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
@@ -73,7 +72,7 @@ class Recount:
         return sum(hold.memory for hold in self.holds.get(device, ()))
 
 
-def recount(node: Node, live: Iterable[Allocation]) -> Recount:
+def recount(node: AuditedNode, live: Iterable[AuditedAllocation]) -> Recount:
     count = Recount(total=dict(node.capacity))
     for allocation in live:
         count.held.update(allocation.amounts)
@@ -98,14 +97,14 @@ def _plain(count: Recount) -> list[str]:
 
 
 def check_state(dump: object, *, strict_time: bool = False) -> list[Violation]:
-    """Every broken promise in `dump`; empty when all is well.
+    """Return every violation in `dump`.
 
-    A deadline that has passed is a violation only with `strict_time`: until the next sweep a
-    lapsed allocation may still be there.
+    A deadline that has passed is a violation only with `strict_time`: a lapsed allocation may
+    remain until the next sweep.
     """
     found: list[Violation] = []
     view = read_dump(dump, found)
-    live: dict[str, list[Allocation]] = defaultdict(list)
+    live: dict[str, list[AuditedAllocation]] = defaultdict(list)
     for held in view.allocations:
         if held.live:
             live[held.node].append(held)
@@ -113,14 +112,16 @@ def check_state(dump: object, *, strict_time: bool = False) -> list[Violation]:
     for node, row in view.nodes:
         found += _check_node(node, row, live.pop(node.name, []))
     for name, stranded in live.items():
-        found += [Violation("I2", held.id, f"is on {name}, which is no node") for held in stranded]
+        found += [
+            Violation("I2", held.id, f"is on {name}, which is not a node") for held in stranded
+        ]
     found += _check_unique(view) + _check_groups(view.allocations)
     if isinstance(dump, Mapping) and "jobs" in dump:
         found += _check_jobs(dump, view.allocations)
     return found
 
 
-def _check_jobs(dump: object, allocations: list[Allocation]) -> list[Violation]:
+def _check_jobs(dump: object, allocations: list[AuditedAllocation]) -> list[Violation]:
     read = Reader(dump, "I6", "dump")
     found: list[Violation] = []
     jobs = [
@@ -128,12 +129,12 @@ def _check_jobs(dump: object, allocations: list[Allocation]) -> list[Violation]:
         for place, row in enumerate(read.items("jobs"))
         if (job := read_job(row, f"jobs[{place}]", found))
     ]
-    found += twice("I6", "id", ((job.id, job.id, job.id) for job in jobs))
-    found += twice("I6", "number", ((job.id, job.number, job.id) for job in jobs))
+    found += duplicates("I6", "id", ((job.id, job.id, job.id) for job in jobs))
+    found += duplicates("I6", "number", ((job.id, job.number, job.id) for job in jobs))
     return read.found + found + check_jobs(jobs, allocations)
 
 
-def _check_node(node: Node, row: object, live: list[Allocation]) -> list[Violation]:
+def _check_node(node: AuditedNode, row: object, live: list[AuditedAllocation]) -> list[Violation]:
     count = recount(node, live)
     found: list[Violation] = []
     excused = count.overcommitted
@@ -148,37 +149,37 @@ def _check_node(node: Node, row: object, live: list[Allocation]) -> list[Violati
 
 
 def _states_totals(row: object) -> bool:
-    """Whether the row says what a ledger has counted. Those of a store keep no sums."""
+    """Return whether the row contains the sums of a ledger; rows of a store do not."""
     return isinstance(row, Mapping) and bool({"held", "available", "overcommitted"} & set(row))
 
 
-def _check_totals(node: Node, row: object, count: Recount, found: list[Violation]) -> bool:
-    """Compare what the ledger says with the recount; returns whether it says overcommitted."""
-    said = Reader(row, "I1", node.name)
-    excused = said.flag("overcommitted")
+def _check_totals(node: AuditedNode, row: object, count: Recount, found: list[Violation]) -> bool:
+    """Compare the ledger's sums with the recount; return whether the ledger says overcommitted."""
+    totals = Reader(row, "I1", node.name)
+    excused = totals.flag("overcommitted")
     if excused != count.overcommitted:
-        said.note(f"overcommitted is {excused}, but the recount says {count.overcommitted}")
+        totals.note(f"overcommitted is {excused}, but the recount says {count.overcommitted}")
     for name, held in sorted(count.held.items()):
         if held > count.total.get(name, 0) and not excused:
-            said.note(f"{held} of {name} are held, of {count.total.get(name, 0)}")
-    free = said.amounts("available", high=LARGEST_COUNT, devices=True)
-    found += said.found + _differences("I1", node.name, "available", free, count.available)
-    given = Reader(row, "I2", node.name)
-    held_said = given.amounts("held", high=LARGEST_COUNT, devices=True)
-    found += given.found + _differences("I2", node.name, "held", held_said, +count.held)
+            totals.note(f"{held} of {name} is held, but the total is {count.total.get(name, 0)}")
+    free = totals.amounts("available", high=LARGEST_COUNT, devices=True)
+    found += totals.found + _differences("I1", node.name, "available", free, count.available)
+    holds = Reader(row, "I2", node.name)
+    held_amounts = holds.amounts("held", high=LARGEST_COUNT, devices=True)
+    found += holds.found + _differences("I2", node.name, "held", held_amounts, +count.held)
     return excused
 
 
 def _differences(
-    invariant: str, node: str, what: str, said: Mapping[str, int], counted: Mapping[str, int]
+    invariant: str, node: str, what: str, stated: Mapping[str, int], counted: Mapping[str, int]
 ) -> list[Violation]:
-    """Amounts that are not exactly as counted; an amount of zero must be absent."""
-    names = [name for name in {**said, **counted} if said.get(name) != counted.get(name)]
+    """Report amounts that are not exactly as counted; an amount of zero must be absent."""
+    names = [name for name in {**stated, **counted} if stated.get(name) != counted.get(name)]
     return [
         Violation(
             invariant,
             node,
-            f"{what} {name} is said to be {show(said.get(name))}, but counts {counted.get(name)}",
+            f"{what} {name} is stated as {show(stated.get(name))}, but counts {counted.get(name)}",
         )
         for name in names
     ]
@@ -188,23 +189,23 @@ def _check_device(device: Device, count: Recount, excused: bool) -> list[Violati
     found = []
     share, memory = count.share(device.id), count.memory(device.id)
     holds = count.holds.get(device.id, [])
-    if share > WHOLE:  # no excuse: a device never shrinks below one
+    if share > WHOLE:  # never excused: the share of a device is always 1
         found.append(f"its shares add up to {share} of {WHOLE}")
     if memory > device.memory and device.health == "ok" and not excused:
-        found.append(f"{memory} bytes of it are held, of {device.memory}")
+        found.append(f"{memory} bytes of it are held, but it has {device.memory}")
     if len(holds) > 1 and any(hold.exclusive for hold in holds):
-        found.append(f"is held exclusively, and by {len(holds)} at once")
+        found.append(f"is held exclusively, but by {len(holds)} allocations")
     return [Violation("I3", device.id, message) for message in found]
 
 
-def _check_holds(allocation: Allocation, devices: Mapping[str, Device]) -> list[Violation]:
+def _check_holds(allocation: AuditedAllocation, devices: Mapping[str, Device]) -> list[Violation]:
     found = []
     for name, times in Counter(hold.device for hold in allocation.holds).items():
         if times > 1:
             found.append(f"holds {name} {times} times")
         if name not in devices:
-            found.append(f"holds {name}, which is no device of {allocation.node}")
-    # The memory may differ: a device can be described anew, larger, while it is held.
+            found.append(f"holds {name}, which is not a device of {allocation.node}")
+    # The memory may differ: a device can be registered again with more memory while it is held.
     found += [
         f"holds {hold.device} exclusively, but not all of it"
         for hold in allocation.holds
@@ -213,13 +214,13 @@ def _check_holds(allocation: Allocation, devices: Mapping[str, Device]) -> list[
     return [Violation("I3", allocation.id, message) for message in found]
 
 
-def _check_dates(held: Allocation, now: int | None) -> list[Violation]:
+def _check_dates(held: AuditedAllocation, now: int | None) -> list[Violation]:
     found = []
     dated = held.state == "reserved" or held.lifetime == "lease"
     if dated and held.deadline is None:
-        found.append(f"is {held.state}, {held.lifetime}, and has no deadline")
+        found.append(f"is {held.state} ({held.lifetime}), but has no deadline")
     if not dated and held.deadline is not None:
-        found.append(f"is {held.state}, {held.lifetime}, and has the deadline {held.deadline}")
+        found.append(f"is {held.state} ({held.lifetime}), but has the deadline {held.deadline}")
     if now is not None and held.deadline is not None and held.deadline <= now:
         found.append(f"is {held.state} at {now}, after its deadline {held.deadline}")
     return [Violation("I5", held.id, message) for message in found]
@@ -228,30 +229,34 @@ def _check_dates(held: Allocation, now: int | None) -> list[Violation]:
 def _check_unique(view: View) -> list[Violation]:
     nodes = [node for node, _ in view.nodes]
     live = [held for held in view.allocations if held.live]
-    found = twice("I1", "name", ((node.name, node.name, node.name) for node in nodes))
-    found += twice(
+    found = duplicates("I1", "name", ((node.name, node.name, node.name) for node in nodes))
+    found += duplicates(
         "I3", "device", ((d.id, d.id, node.name) for node in nodes for d in node.devices)
     )
-    found += twice("I5", "id", ((held.id, held.id, held.id) for held in view.allocations))
-    found += twice("I5", "number", ((held.id, held.number, held.id) for held in view.allocations))
+    found += duplicates("I5", "id", ((held.id, held.id, held.id) for held in view.allocations))
+    found += duplicates(
+        "I5", "number", ((held.id, held.number, held.id) for held in view.allocations)
+    )
     pairs = ((held.id, (held.owner, held.holder), held.id) for held in live)
-    return found + twice("I5", "owner and holder", pairs)
+    return found + duplicates("I5", "owner and holder", pairs)
 
 
-def twice(invariant: str, what: str, keys: Iterable[tuple[str, object, str]]) -> list[Violation]:
-    """A violation for every (subject, key, whose) whose key was there before."""
+def duplicates(
+    invariant: str, what: str, keys: Iterable[tuple[str, object, str]]
+) -> list[Violation]:
+    """Return a violation for every (subject, key, place) whose key occurred before."""
     found: list[Violation] = []
     first: dict[object, str] = {}
-    for subject, key, whose in keys:
+    for subject, key, place in keys:
         if key in first:
-            message = f"the {what} {show(key)} is that of {first[key]} and again of {whose}"
+            message = f"the {what} {show(key)} occurs in {first[key]} and again in {place}"
             found.append(Violation(invariant, subject, message))
-        first.setdefault(key, whose)
+        first.setdefault(key, place)
     return found
 
 
-def _check_groups(allocations: Iterable[Allocation]) -> list[Violation]:
-    groups: dict[str, list[Allocation]] = defaultdict(list)
+def _check_groups(allocations: Iterable[AuditedAllocation]) -> list[Violation]:
+    groups: dict[str, list[AuditedAllocation]] = defaultdict(list)
     for held in allocations:
         if held.group is not None:
             groups[held.group].append(held)
@@ -261,7 +266,7 @@ def _check_groups(allocations: Iterable[Allocation]) -> list[Violation]:
         if live and len(live) < len(members):
             found.append((group, f"{len(live)} of its {len(members)} members are live"))
         if len({held.state for held in live}) > 1:
-            found.append((group, "its live members differ in state"))
+            found.append((group, "its live members have different states"))
         if len({held.deadline for held in live}) > 1:
-            found.append((group, "its live members differ in deadline"))
+            found.append((group, "its live members have different deadlines"))
     return [Violation("I5", group, message) for group, message in found]

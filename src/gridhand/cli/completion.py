@@ -1,19 +1,23 @@
-"""`grid completion`: the lines that let a shell complete commands and options."""
+"""`grid completion`: the script that lets a shell complete commands, options and their values."""
 
 from __future__ import annotations
 
 import click
 
+from gridhand.cli.help_format import command
 
-@click.command()
+
+@command(
+    epilog="""
+    eval "$(grid completion bash)"     in ~/.bashrc
+    eval "$(grid completion zsh)"      in ~/.zshrc
+    grid completion fish | source      in config.fish
+    """
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Let a shell complete commands.
-
-    Prints what the shell has to read: put `eval "$(grid completion bash)"` into ~/.bashrc, the same
-    with zsh into ~/.zshrc, or `grid completion fish | source` into config.fish.
-    """
+    """Print the completion script of a shell."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

@@ -1,7 +1,7 @@
-"""Where `grid` begins: finds the command, and turns failures into `error:` and `hint:` lines.
+"""The entry point of `grid`: finds the command, and prints failures as `error:` and `hint:` lines.
 
-`grid` ends with the exit code of what it ran. So that a script can tell its job's failure from
-ours, everything that goes wrong on our side, wrong usage included, ends with 125.
+`grid` exits with the code of the job that it ran. Every failure of our own, including wrong usage,
+exits with 125, so that a script can tell it from a failure of the job.
 """
 
 from __future__ import annotations
@@ -14,47 +14,61 @@ from typing import NamedTuple
 import click
 
 from gridhand import __version__
+from gridhand.cli.help_format import SETTINGS, write_examples
 
 OWN_FAILURE = 125
 INTERRUPTED = 130
-NOBODY_READS = 141
+BROKEN_PIPE = 141
 
 
-class Entry(NamedTuple):
-    """Where a command is, and its line in `grid --help`, which must not import it."""
+class CommandEntry(NamedTuple):
+    """The place of a command, and its line in `grid --help`, which does not import it."""
 
     target: str  # "package.module:attribute"
     help: str
+    group: str = "Commands"
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("gridhand.cli.run:run", "Run a command where it fits."),
-    "jobs": Entry("gridhand.cli.jobs:jobs", "List jobs."),
-    "calls": Entry("gridhand.cli.calls:calls", "List calls of functions."),
-    "show": Entry("gridhand.cli.show:show", "Show all that is known of a job or of a call."),
-    "logs": Entry("gridhand.cli.logs:logs", "Print what a job has written."),
-    "cancel": Entry("gridhand.cli.jobs:cancel", "End jobs, or take them out of the queue."),
-    "why": Entry("gridhand.cli.why:why", "Say why a job or a call waits, or where work would go."),
-    "status": Entry("gridhand.cli.cluster:status", "Show the cluster and its controller."),
-    "list": Entry("gridhand.cli.cluster:list_nodes", "List the nodes and what is free on them."),
-    "stats": Entry("gridhand.cli.cluster:stats", "Show one node in detail."),
-    "top": Entry("gridhand.cli.top:top", "Watch nodes and jobs as they change."),
-    "node": Entry("gridhand.cli.nodes:node", "Register, drain, resume and remove nodes."),
-    "reserve": Entry("gridhand.cli.holding:reserve", "Hold resources by hand."),
-    "release": Entry("gridhand.cli.holding:release", "Give back what was held by hand."),
-    "serve": Entry("gridhand.cli.serving:serve", "Run the controller in the foreground."),
-    "stop": Entry("gridhand.cli.serving:stop", "Stop the controller."),
-    "check": Entry("gridhand.cli.store:check", "Prove that nothing is promised twice or lost."),
-    "doctor": Entry("gridhand.cli.doctor:doctor", "Say what is wrong here, and how to mend it."),
-    "config": Entry("gridhand.cli.settings:config", "Show the settings and where they come from."),
-    "service": Entry("gridhand.cli.service:service", "Start the controller with the system."),
-    "migrate-store": Entry("gridhand.cli.store:migrate_store", "Move the state to another store."),
-    "simulate": Entry("gridhand.cli.simulate:simulate", "Replay tasks, and compare strategies."),
-    "completion": Entry("gridhand.cli.completion:completion", "Let a shell complete commands."),
+_GROUPS = {
+    "Run work": {
+        "run": ("commands.run:run", "Run a command on a node that has room for it."),
+        "jobs": ("commands.jobs:jobs", "List jobs."),
+        "logs": ("commands.logs:logs", "Print the output of a job."),
+        "show": ("commands.show:show", "Show the details of a job or a function call."),
+        "why": ("commands.why:why", "Explain why work waits, or where it would fit."),
+        "cancel": ("commands.jobs:cancel", "Cancel queued or running jobs."),
+        "calls": ("commands.calls:calls", "List calls of Python functions."),
+        "reserve": ("commands.reserve:reserve", "Reserve resources by hand."),
+        "release": ("commands.reserve:release", "Release reserved resources."),
+    },
+    "See the cluster": {
+        "status": ("commands.status:status", "Show a summary of the cluster."),
+        "list": ("commands.status:list_nodes", "List the nodes and their resources."),
+        "stats": ("commands.status:stats", "Show one node in detail."),
+        "top": ("commands.top:top", "Watch nodes and jobs live."),
+        "node": ("commands.node:node", "Register, drain, resume or remove nodes."),
+    },
+    "Controller": {
+        "serve": ("commands.serve:serve", "Run the controller in the foreground."),
+        "stop": ("commands.serve:stop", "Stop the controller."),
+        "service": ("commands.service:service", "Run the controller as a systemd service."),
+        "config": ("commands.config:config", "Show, check and reload the configuration."),
+        "doctor": ("commands.doctor:doctor", "Check this installation and suggest fixes."),
+    },
+    "State and tools": {
+        "check": ("commands.store:check", "Verify that no resource is promised twice or lost."),
+        "migrate-store": ("commands.store:migrate_store", "Move the state to another store."),
+        "simulate": ("commands.simulate:simulate", "Compare strategies on a simulated cluster."),
+        "completion": ("completion:completion", "Print the completion script of a shell."),
+    },
+}
+COMMANDS: Mapping[str, CommandEntry] = {
+    name: CommandEntry(f"gridhand.cli.{target}", help, group)
+    for group, commands in _GROUPS.items()
+    for name, (target, help) in commands.items()
 }
 
-
-# What the hands of those type who come from Slurm and its like; the words they stand for.
+# Names that users of Slurm and similar tools type, and the words that they stand for.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "submit": ("run", "--detach"),
     "queue": ("jobs",),
@@ -63,14 +77,21 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "kill": ("cancel",),
 }
 
+_EXAMPLES = """
+    grid run -c 2 --mem 4GB -- python train.py    run it, and wait for it
+    grid run -d --gpus 1 -- python train.py       run it in the background
+    grid logs -f @                                follow your last job
+    grid why 17                                   explain why job 17 waits
+"""
+
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called, and not before."""
+    """A group that imports a command only when it is called."""
 
     def __init__(
         self,
         *,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, CommandEntry],
         name: str | None = None,
         help: str | None = None,
         epilog: str | None = None,
@@ -81,15 +102,15 @@ class LazyGroup(click.Group):
             epilog=epilog,
             invoke_without_command=True,
             callback=_help_without_command,
-            context_settings={"help_option_names": ["-h", "--help"]},
+            context_settings=SETTINGS,
         )
         self.entries = entries
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # further out click would catch it, and end with 1
-            ctx.exit(_nobody_reads())
+        except BrokenPipeError:  # click would catch it further out, and exit with 1
+            ctx.exit(_silence_output())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.entries)
@@ -104,9 +125,26 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.entries:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
+        width = max(map(len, self.entries), default=0)  # the same column in every group
+        for group in dict.fromkeys(entry.group for entry in self.entries.values()):
+            with formatter.section(group):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), entry.help)
+                        for name, entry in self.entries.items()
+                        if entry.group == group
+                    ]
+                )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(self.epilog, formatter)
+        with formatter.section("Aliases"):
+            others = [(name, " ".join(words)) for name, words in ALIASES.items()]
+            formatter.write_text(", ".join(f"{name} = {words}" for name, words in others))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -114,27 +152,27 @@ class LazyGroup(click.Group):
         name, *more = ALIASES.get(args[0], args[:1])
         if name in self.entries:
             return super().resolve_command(ctx, [name, *more, *args[1:]])
-        # While a shell completes a line, an unknown word is not an error yet.
+        # While a shell completes a line, an unknown word is not yet an error.
         if ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         raise UnknownCommand(args[0], self.entries, ctx)
 
 
 class UnknownCommand(click.UsageError):
-    """Names the nearest command there is."""
+    """An unknown command. The hint names the nearest one."""
 
-    def __init__(self, name: str, known: Mapping[str, Entry], ctx: click.Context) -> None:
+    def __init__(self, name: str, known: Mapping[str, CommandEntry], ctx: click.Context) -> None:
         super().__init__(f"there is no command {name!r}", ctx)
-        meant = _meant(name, known, ctx.command_path)
+        nearest = _nearest_command(name, known, ctx.command_path)
         see = f"`{ctx.command_path} --help` lists the commands."
-        self.hint = f"Did you mean `{meant}`? {see}" if meant else see
+        self.hint = f"Did you mean `{nearest}`? {see}" if nearest else see
 
 
-def _meant(name: str, known: Mapping[str, Entry], path: str) -> str:
-    """What does the same here under another name, or what it was a slip for."""
+def _nearest_command(name: str, known: Mapping[str, CommandEntry], path: str) -> str:
+    """Return the command that another tool's name stands for, or that is spelled most alike."""
     from difflib import get_close_matches
 
-    from gridhand.cli.elsewhere import MEANT
+    from gridhand.cli.support.aliases import MEANT
 
     if name in MEANT:
         return MEANT[name]
@@ -149,14 +187,13 @@ def _help_without_command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def make_cli(entries: Mapping[str, Entry]) -> click.Group:
-    """The command `grid` with these commands in it."""
+def make_cli(entries: Mapping[str, CommandEntry]) -> click.Group:
+    """Return the command `grid` with these commands in it."""
     group = LazyGroup(
         entries=entries,
         name="grid",
         help="Give every piece of work the machine it needs.",
-        epilog="Also: submit for run --detach, queue and ps for jobs, nodes for list, kill for"
-        " cancel.",
+        epilog=_EXAMPLES,
     )
     show_version = click.version_option(
         __version__, prog_name="grid", message="%(prog)s %(version)s"
@@ -165,23 +202,31 @@ def make_cli(entries: Mapping[str, Entry]) -> click.Group:
 
 
 def run(cli: click.Command, args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; a failure has been printed by then."""
+    """Run one command line, print its failure if it has one, and return its exit code."""
     try:
-        # A command ends early by `ctx.exit(code)`, which arrives here as a plain value.
+        # `ctx.exit(code)` in a command arrives here as a plain value.
         code = cli.main(list(args), prog_name="grid", standalone_mode=False)
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as error:
         return _failed(error.format_message(), _usage_hint(error))
     except OSError as error:
-        return _failed(f"{error.strerror or error}", "Check where the output goes to.")
+        return _failed(*_system_failure(error))
     except Exception as error:
         return _unexpected(error)
     return code if isinstance(code, int) else 0
 
 
-def _nobody_reads() -> int:
-    """End as a command that SIGPIPE ended, and silently: `grid jobs | head` is no failure."""
+def _system_failure(error: OSError) -> tuple[str, str]:
+    """Return the message and the hint for a failed system call; without a file it was output."""
+    message = error.strerror or str(error)
+    if error.filename is None:
+        return message, "Check where the output goes."
+    return f"{error.filename!s}: {message}", "Check that you may read and run it."
+
+
+def _silence_output() -> int:
+    """Return the code of a command that SIGPIPE ended: `grid jobs | head` is not a failure."""
     import os
 
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -189,8 +234,8 @@ def _nobody_reads() -> int:
         try:
             stream.flush()
         except OSError:
-            os.dup2(nothing, stream.fileno())  # what is left in it shall not fail at the exit
-    return NOBODY_READS
+            os.dup2(nothing, stream.fileno())  # the rest must not fail at exit
+    return BROKEN_PIPE
 
 
 def _usage_hint(error: click.ClickException) -> str:
@@ -201,12 +246,12 @@ def _usage_hint(error: click.ClickException) -> str:
 
 
 def _unexpected(error: Exception) -> int:
-    # Imported here: a command that goes well does not pay for the errors it might have had.
+    # Imported here, so that a command without errors does not load them.
     from gridhand.core.errors import GridError
 
     if isinstance(error, GridError):
         return _failed(str(error), error.hint)
-    # A bug of ours: shown in full, but still not to be taken for the exit code of a job.
+    # A bug of ours is shown in full, with an exit code that is not taken for a job's.
     sys.excepthook(type(error), error, error.__traceback__)
     return OWN_FAILURE
 
@@ -219,14 +264,14 @@ def _failed(message: str, hint: str) -> int:
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """Run the console script."""
     _leave(run(make_cli(COMMANDS), sys.argv[1:]))
 
 
 def _leave(code: int) -> None:
-    """End the process; at once, if nobody wants to be called at its end.
+    """End the process, and skip the interpreter's teardown if no exit handler is registered.
 
-    To take the interpreter apart takes a sixth of the time of a short command.
+    The teardown takes a sixth of the time of a short command.
     """
     import atexit
     import os
@@ -241,5 +286,5 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-if __name__ == "__main__":  # how a client starts a controller
+if __name__ == "__main__":  # a client starts a controller this way
     main()

@@ -1,23 +1,27 @@
-"""The options that say what work needs: the same, with the same names, in every command.
+"""The options that describe what work needs, with the same names in every command.
 
-Amounts are only collected here and read by the controller, which has the words for what is wrong
-with them; to read them here as well would make every command pay for the code that can.
+Amounts are only collected here. The controller parses them and explains what is wrong with them,
+so that commands start without the code that can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import update_wrapper
+from collections.abc import Callable
+from functools import partial, update_wrapper
 from typing import Any
 
 import click
 
+from gridhand.cli.help_format import option, option_group
+from gridhand.cli.support.completions import complete_nodes
+
+PLACEMENT = "Placement"
 _AMOUNTS = {"cpus": "cpu", "mem": "memory", "disk": "disk", "gpus": "gpu", "gpu_mem": "gpu_memory"}
-_WISHES = ("gpu_model", "gpu_capability", "node", "quality", "fallback")
+_CONSTRAINTS = ("gpu_model", "gpu_capability", "node", "quality", "fallback")
 
 
 def read_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
-    """`NAME=VALUE`, as often as one likes; a name that comes twice is a mistake."""
+    """Read repeated `NAME=VALUE`; raise BadParameter if a name comes twice."""
     pairs: dict[str, str] = {}
     for value in values:
         name, equals, amount = value.partition("=")
@@ -33,98 +37,101 @@ _EXAMPLES: dict[str | None, str] = {"resources": "fpga=1", "labels": "zone=east"
 
 
 def read_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    """Names, one by one or with commas between them."""
+    """Read names that are repeated or separated by commas."""
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
 _CAPACITY = (
-    click.option("-c", "--cpus", metavar="N", help="Cores; a part of one, as in 0.5, is shared."),
-    click.option("--mem", metavar="SIZE", help="Memory: 4GB, 512MiB; a bare number is MB."),
-    click.option("--disk", metavar="SIZE", help="Disk space, written like --mem."),
-    click.option(
+    option("-c", "--cpus", metavar="N", help="CPU cores; 0.5 is half a core."),
+    option("--mem", metavar="SIZE", help="Memory: 4GB, 512MiB; a bare number is MB."),
+    option("--disk", metavar="SIZE", help="Disk space, written like --mem."),
+    option(
         "-r",
         "--resource",
         "resources",
         multiple=True,
         callback=read_pairs,
         metavar="NAME=N",
-        help="Any other resource; may be repeated.",
+        help="Any other resource, such as licence=1. Repeatable.",
     ),
 )
-LABELS = click.option(
+LABEL = option(
     "--label",
     "labels",
     multiple=True,
     callback=read_pairs,
     metavar="KEY=VALUE",
-    help="A label of the node; may be repeated.",
+    help="A label of the node, such as zone=east. Repeatable.",
 )
-_REQUEST = (
+_NODES = partial(
+    option, multiple=True, callback=read_names, shell_complete=complete_nodes, metavar="NODE"
+)
+_RESOURCES = option_group(
+    "Resources",
     *_CAPACITY,
-    click.option("--gpus", metavar="N", help="GPUs: whole ones, or a part of one, as in 0.25."),
-    click.option("--gpu-mem", metavar="SIZE", help="Memory on each GPU; it is then shared by it."),
-    click.option("--gpu-model", metavar="MODEL", help="Only GPUs of this model, as in A100."),
-    click.option("--gpu-capability", metavar="X.Y", help="Only GPUs of at least this capability."),
-    click.option("-w", "--node", metavar="NODE", help="On this node and no other."),
-    click.option(
-        "--prefer", multiple=True, callback=read_names, metavar="NODE", help="On it, if it fits."
+    option("--gpus", metavar="N", help="Whole GPUs, or a share of one, such as 0.25."),
+    option("--gpu-mem", metavar="SIZE", help="Memory on each GPU, which others may share."),
+    option("--gpu-model", metavar="MODEL", help="GPU model, such as A100."),
+    option("--gpu-capability", metavar="X.Y", help="At least this compute capability."),
+    option("--quality", metavar="LEVEL", help="draft, standard, high, ultra or auto."),
+    option("--fallback", metavar="cpu", help="Run without a GPU if none is free."),
+)
+_PLACEMENT = option_group(
+    PLACEMENT,
+    option(
+        "-w", "--node", shell_complete=complete_nodes, metavar="NODE", help="Use only this node."
     ),
-    click.option(
-        "--exclude", multiple=True, callback=read_names, metavar="NODE", help="Not on this node."
-    ),
-    LABELS,
-    click.option("--quality", metavar="LEVEL", help="draft, standard, high, ultra or auto."),
-    click.option("--fallback", metavar="cpu", help="Without a GPU rather than not at all."),
+    _NODES("--prefer", help="Use this node if the job fits there."),
+    _NODES("--exclude", help="Do not use this node."),
+    LABEL,
 )
 
 
 def request_options(command: Callable[..., object]) -> Callable[..., Any]:
-    """Give a command all of these options; it gets what was asked for as `request`."""
+    """Add all of these options to a command, which gets their values as `request`."""
 
-    def collected(*args: Any, **values: Any) -> object:
-        names = {*_AMOUNTS, *_WISHES, "resources", "prefer", "exclude", "labels"}
-        asked = {name: values.pop(name) for name in names}
-        return command(*args, request=request_of(asked), **values)
+    def with_request(*args: Any, **values: Any) -> object:
+        names = {*_AMOUNTS, *_CONSTRAINTS, "resources", "prefer", "exclude", "labels"}
+        given = {name: values.pop(name) for name in names}
+        return command(*args, request=request_of(given), **values)
 
-    return _with(_REQUEST, update_wrapper(collected, command))
-
-
-def capacity_options(command: Callable[..., object]) -> Callable[..., Any]:
-    """Give a command the options for what a node has, as values of their own."""
-    return _with(_CAPACITY, command)
+    decorated: Callable[..., Any] = _RESOURCES(_PLACEMENT(update_wrapper(with_request, command)))
+    return decorated
 
 
-def _with(
-    options: Iterable[Callable[..., Any]], command: Callable[..., object]
-) -> Callable[..., Any]:
-    for option in reversed(tuple(options)):
-        command = option(command)
-    return command
+def capacity_options(*more: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds the options for the capacity of a node, and `more`."""
+    return option_group("Resources", *_CAPACITY, *more)
 
 
 def amounts_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The amounts among the values of options, by the names that resources have."""
-    asked: dict[str, Any] = {
+    """Return the amounts among the values of options, by resource name."""
+    request: dict[str, Any] = {
         name: values[option] for option, name in _AMOUNTS.items() if values.get(option) is not None
     }
     others = values.get("resources") or {}
-    for name in asked.keys() & others.keys():
-        raise click.UsageError(f"{name} is asked for twice: {asked[name]} and {others[name]}")
-    return asked | ({"resources": others} if others else {})
+    for name in request.keys() & others.keys():
+        raise click.UsageError(f"{name} is given twice: {request[name]} and {others[name]}")
+    return request | ({"resources": others} if others else {})
 
 
 def request_of(values: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for, as the controller reads it; what was not given is not in it."""
-    asked = amounts_of(values)
-    asked.update((name, values[name]) for name in _WISHES if values[name] is not None)
-    asked.update((name, values[name]) for name in ("prefer", "exclude", "labels") if values[name])
-    return asked
+    """Return the request as the controller reads it, without options that were not given."""
+    request = amounts_of(values)
+    request.update((name, values[name]) for name in _CONSTRAINTS if values[name] is not None)
+    request.update((name, values[name]) for name in ("prefer", "exclude", "labels") if values[name])
+    return request
 
 
 def seconds(text: str, field: str) -> float:
-    """A duration; a bare number is seconds."""
-    from gridhand.core.durations import read_duration
+    """Read a duration; a bare number is seconds."""
+    from gridhand.core.errors import InvalidInput
+    from gridhand.core.model.durations import read_duration
 
     number = text.strip()
     bare = number.replace(".", "", 1).isdecimal() and number.isascii()
-    return read_duration(f"{number}s" if bare else text, field) / 1000
+    try:
+        return read_duration(f"{number}s" if bare else text, field) / 1000
+    except InvalidInput as error:
+        allowed = "more than 0: 30 (seconds), HH:MM:SS, or units as in 90s, 2m or 1h30m"
+        raise InvalidInput(field, text, allowed) from error

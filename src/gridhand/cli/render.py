@@ -1,13 +1,14 @@
-"""Tables, amounts and times, for people to read.
+"""Tables, amounts and times for people to read.
 
-Colours and frames are for terminals alone: what goes into a file or a pipe is plain and aligned.
-Texts come from users, so what a terminal would take for a command is made harmless first.
+Colours and frames are for terminals only; output to a file or a pipe is plain and aligned. Texts
+come from users, so control characters are replaced before they are printed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import click
 
 GB = 10**9
+_ESCAPE = re.compile(r"\033\[[0-9;]*m")
+_PIECES = re.compile(r"\033\[[0-9;]*m|.", re.DOTALL)
+_RESET = "\033[0m"
 BYTES = ("memory", "disk", "gpu_memory")
 _COLOURS = {
     "queued": "yellow",
@@ -38,7 +42,7 @@ def on_terminal() -> bool:
 
 
 def coloured(text: str, word: str | None = None) -> str:
-    """The text in the colour of the word, itself if none is given, where colours are wanted."""
+    """Return the text in the colour of `word`, or of itself, where colours are wanted."""
     colour = _COLOURS.get(word or text.strip())
     if colour is None or not on_terminal() or os.environ.get("NO_COLOR"):
         return text
@@ -50,56 +54,88 @@ def print_json(value: object) -> None:
 
 
 def _for_scripts(value: object) -> object:
-    """An answer without its `row`: the same once more, as the library reads it, and may change."""
+    """Return a reply without its `row`, which is the library's own encoding and may change."""
     if isinstance(value, list):
-        return [_for_scripts(one) for one in value]
+        return [_for_scripts(item) for item in value]
     return {k: v for k, v in value.items() if k != "row"} if isinstance(value, dict) else value
 
 
 def clean(value: object) -> str:
-    """On one line, and without what a terminal would obey."""
+    """Return the value on one line, without control characters."""
     return "".join(c if c.isprintable() else "�" for c in " ".join(str(value).split()))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> list[str]:
-    """Lines with columns under their heads; those named in `right` stand to the right."""
+    """Return lines with aligned columns; columns named in `right` are aligned to the right."""
     texts = [list(head), *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*texts, strict=True)]
     aligned = [
-        [cell.rjust(w) if h in right.split(",") else cell.ljust(w)
-         for cell, w, h in zip(row, widths, head, strict=True)]
+        [_aligned(cell, width, name in right.split(","))
+         for cell, width, name in zip(row, widths, head, strict=True)]
         for row in texts
     ]  # fmt: skip
     lines = [aligned[0], *([coloured(cell) for cell in row] for row in aligned[1:])]
     return ["  ".join(line).rstrip() for line in lines]
 
 
+def _aligned(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - width_of(cell))
+    return space + cell if right else cell + space
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal the text takes: wide characters take two."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    from unicodedata import category, east_asian_width
+
+    if category(character) in ("Mn", "Me", "Cf"):  # drawn over or into the one before
+        return 0
+    return 2 if east_asian_width(character) in ("W", "F") else 1
+
+
+def clipped(line: str, columns: int) -> str:
+    """Return the line cut to so many columns; colours take none, and are ended."""
+    plain = _ESCAPE.sub("", line) if "\033" in line else line
+    if width_of(plain) <= columns:
+        return line
+    kept, left = "", columns - 1  # the last column is for the mark
+    for piece in _PIECES.findall(line):
+        if not piece.startswith("\033"):
+            left -= _columns(piece)
+            if left < 0:
+                break
+        kept += piece
+    return f"{kept}{_RESET if plain is not line else ''}…"
+
+
 def fitted(lines: Iterable[str]) -> list[str]:
-    """Lines cut to the width of the terminal, if there is one."""
+    """Return the lines cut to the width of the terminal, if there is one."""
     if not on_terminal():
         return list(lines)
     import shutil
 
     columns = shutil.get_terminal_size().columns
-    return [line if "\033" in line or len(line) <= columns else f"{line[: columns - 1]}…"
-            for line in lines]  # fmt: skip
+    return [clipped(line, columns) for line in lines]
 
 
 def number(value: float, places: int = 4) -> str:
-    """Without zeros that say nothing: 2, 0.5."""
+    """Return the number without trailing zeros: 2, 0.5."""
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def rounded_down(value: float, unit: int, places: int) -> str:
-    """So many units of what there is: whoever asks for what was read shall get it."""
+    """Return the value in units, rounded down, so that a request for the shown amount fits."""
     parts = round(value * 10_000)  # no amount has more than four decimals
     whole, rest = divmod(parts * 10**places // (10_000 * unit), 10**places)
     return f"{whole}.{rest:0{places}}"
 
 
 def size(amount: float, *, up: bool = False) -> str:
-    """Bytes in the unit that suits them: 1.5 GB. Rounded down, unless `up`: what was needed."""
+    """Return bytes in a suitable unit, such as 1.5 GB. Peaks are rounded `up`, the rest down."""
     for unit, name in ((10**12, "TB"), (GB, "GB"), (10**6, "MB"), (10**3, "kB")):
         if amount >= unit:
             hundredths = -(-int(amount) * 100 // unit) if up else int(amount) * 100 // unit
@@ -112,14 +148,14 @@ def amount(name: str, value: float) -> str:
 
 
 def amounts(values: Mapping[str, Any]) -> str:
-    """What is asked for or held, in one line: `2 cpu, 4 GB memory`."""
-    told = [f"{amount(name, value)} {name}" for name, value in values.items()
+    """Return amounts on one line: `2 cpu, 4 GB memory`."""
+    parts = [f"{amount(name, value)} {name}" for name, value in values.items()
             if isinstance(value, int | float)]  # fmt: skip
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def clock(seconds: float) -> str:
-    """A duration as squeue shows it: 0:07, 2:13:07, 3-02:13:07."""
+    """Return a duration as squeue shows it: 0:07, 2:13:07, 3-02:13:07."""
     whole = max(0, int(seconds))
     days, rest = divmod(whole, 86_400)
     hours, minutes, left = rest // 3600, rest // 60 % 60, rest % 60
@@ -129,7 +165,7 @@ def clock(seconds: float) -> str:
 
 
 def moment(text: str | None) -> float | None:
-    """The seconds since 1970 of a time as the API writes it."""
+    """Return the seconds since 1970 of a time of the API."""
     if text is None:
         return None
     from datetime import datetime
@@ -138,7 +174,7 @@ def moment(text: str | None) -> float | None:
 
 
 def local_time(text: str | None) -> str:
-    """A time as the API writes it, as the clock on the wall shows it."""
+    """Return a time of the API in local time."""
     if text is None:
         return "-"
     from datetime import datetime
@@ -151,7 +187,7 @@ def plural(count: int, what: str) -> str:
 
 
 def bar(part: float, width: int = 20) -> str:
-    """How full something is, for a terminal."""
+    """Return a bar that shows a fraction on a terminal."""
     filled = round(min(1.0, max(0.0, part)) * width * 8)
     whole, eighths = divmod(filled, 8)
     return ("█" * whole + (" ▏▎▍▌▋▊▉"[eighths] if eighths else "")).ljust(width, "·")

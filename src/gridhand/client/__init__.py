@@ -1,10 +1,10 @@
 """The HTTP API of a controller as Python methods, and how to find or start one.
 
-Every `grid` command comes this way, so nothing here costs much to import: no core, no asyncio, not
-even `http.client`. Only `aio`, which nothing else imports, needs httpx.
+Every `grid` command imports this package, so importing it is cheap: no core, no asyncio, not even
+`http.client`.
 """
 
-from gridhand.client.client import Client, Log, Session
-from gridhand.client.starting import connect
+from gridhand.client.client import Client, Log
+from gridhand.client.controller_finder import connect
 
-__all__ = ["Client", "Log", "Session", "connect"]
+__all__ = ["Client", "Log", "connect"]

@@ -1,79 +1,55 @@
 """Client: the HTTP API of a controller as Python methods.
 
-Answers are the API's own dicts and lists. Failures are raised as `GridError`: those that the
-controller tells as it told them, and a controller that does not answer as
-`controller_unavailable`.
+Answers are the API's own dicts and lists. Failures are raised as `GridError`: with the code that
+the controller sent, or as `controller_unavailable` if it does not answer.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.client import routes
-from gridhand.client.calling import Caller
-from gridhand.client.following import Following
+from gridhand.client.follow import JobFollower, JobFrames
+from gridhand.client.retry import RetryingTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from gridhand.client.calling import Facts
-    from gridhand.client.following import Frame
-    from gridhand.client.transport import Stream
+    from gridhand.client.retry import Facts
 
 
 class Log(NamedTuple):
-    """A part of a log, where it begins and ends, and how long the log is by now.
+    """A part of a log. Offsets and sizes are in bytes.
 
-    Offsets count what was cut out of a log that grew too long; the data has a line about it.
+    Offsets count what was cut out of a log that grew too long; a line of the data says so.
     """
 
     data: bytes
-    offset: int
-    size: int
-    end: int
+    offset: int  # where the part begins
+    size: int  # of the whole log by now
+    end: int  # where the part ends
 
 
 _MEASURES = ("offset", "size", "end")
 
 
-class Session:
-    """A connection that is kept open: what is held in the session ends with it."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self.facts: Facts = json.loads(stream.line())
-        self.id: str = self.facts["session"]
-
-    def wait(self) -> None:
-        """Return when the connection has ended, which is for another thread to wait for."""
-        with contextlib.suppress(OSError):
-            while self._stream.line():
-                pass
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Client(Caller):
-    """One controller. Any thread may use it, and so may a signal handler."""
+class Client(RetryingTransport):
+    """A client of one controller. Any thread may use it, and so may a signal handler."""
 
     # ---- jobs
 
     def submit(self, submission: Mapping[str, Any], *, op_id: str | None = None) -> list[Facts]:
-        """Queue a command; several jobs if it is an array."""
-        jobs: list[Facts] = self.ask(routes.submit(submission, op_id))
+        """Queue a command and return its job, or the first jobs of an array.
+
+        `warnings` then has sentences about what may not be as the user expects.
+        """
+        reply = self._facts(routes.submit(submission, op_id)._replace(pick=None))
+        self.warnings: list[str] = reply.get("warnings", [])
+        jobs: list[Facts] = reply["jobs"]
         return jobs
 
     def plan(self, submission: Mapping[str, Any]) -> Facts:
-        """What would become of it if it were submitted now; nothing is changed."""
+        """Return where the job would be placed if it were submitted now. Nothing is changed."""
         return self._facts(routes.plan(submission))
 
     def jobs(
@@ -85,20 +61,41 @@ class Client(Caller):
         limit: int | None = None,
         before: str | None = None,
     ) -> list[Facts]:
-        """The newest first; `before` an id, for the next page."""
+        """Return jobs, newest first. For the next page, pass the last id as `before`."""
         jobs: list[Facts] = self.ask(routes.jobs(states, owner, array, limit, before))
+        return jobs
+
+    def job_lines(
+        self,
+        *,
+        states: Iterable[str] = (),
+        owner: str | None = None,
+        array: str | None = None,
+        limit: int | None = None,
+        since: float | None = None,
+    ) -> list[Facts]:
+        """Return jobs, newest first; like tasks of an array are one, with `tasks` about them."""
+        call = routes.jobs(states, owner, array, limit, fold=True, since=since)
+        jobs: list[Facts] = self.ask(call)
         return jobs
 
     def job(self, id: str) -> Facts:
         return self._facts(routes.job(id))
 
     def cancel(self, id: str, *, op_id: str | None = None) -> list[Facts]:
-        """End a job, or every task of an array; those that have ended stay as they are."""
-        jobs: list[Facts] = self.ask(routes.cancel(id, op_id))
+        """Cancel a job, or every task of an array. Ended ones stay as they are.
+
+        Of an array with very many tasks the first are returned; `cancel_all` counts them.
+        """
+        jobs: list[Facts] = self.cancel_all(id, op_id=op_id)["jobs"]
         return jobs
 
+    def cancel_all(self, id: str, *, op_id: str | None = None) -> Facts:
+        """Cancel likewise; return the first jobs, and how many there are and are stopping."""
+        return self._facts(routes.cancel(id, op_id)._replace(pick=None))
+
     def signal(self, id: str, number: int, *, op_id: str | None = None) -> bool:
-        """Whether it was sent: to a job that does not run there is nobody to send it to."""
+        """Send a signal; return False if the job is not running."""
         return bool(self.ask(routes.signal(id, number, op_id)))
 
     def why(self, id: str) -> Facts:
@@ -125,18 +122,15 @@ class Client(Caller):
         output: bool = True,
         stdout: int = 0,
         stderr: int = 0,
-    ) -> Iterator[Frame]:
-        """Events of a job with the bytes that belong to them, until it has ended.
+    ) -> JobFollower:
+        """Return an iterator over the frames of a job, until it has ended.
 
-        Attached, the job ends when this is closed. When the controller is restarted meanwhile,
-        this goes on with the new one, and tells no byte twice.
+        `stdout` and `stderr` are the offsets in bytes to begin at. With `attach` the job ends when
+        the iterator is closed. When the controller is restarted, the iterator goes on with the new
+        one and yields no byte twice.
         """
-        told = Following(id, attach=attach, output=output, stdout=stdout, stderr=stderr)
-        while not told.ended:
-            with self._stream(told.ask()) as stream:
-                yield from told.read(stream)
-            if not told.ended:
-                self._lost(start=not told.stopping)
+        frames = JobFrames(id, attach=attach, output=output, stdout=stdout, stderr=stderr)
+        return JobFollower(self, frames)
 
     # ---- calls of functions
 
@@ -149,7 +143,7 @@ class Client(Caller):
         owner: str | None = None,
         limit: int | None = None,
     ) -> list[Facts]:
-        """Those that are open, the newest first; then those that ended, the latest first."""
+        """Return open calls, newest first, then ended ones, latest first."""
         calls: list[Facts] = self.ask(routes.calls(states, name, run, owner, limit))
         return calls
 
@@ -157,7 +151,7 @@ class Client(Caller):
         return self._facts(routes.call(id))
 
     def report_calls(self, report: Mapping[str, Any]) -> int:
-        """How many were written down."""
+        """Record calls; return how many were written."""
         return int(self.ask(routes.report_calls(report)))
 
     # ---- nodes
@@ -175,7 +169,7 @@ class Client(Caller):
     def register(
         self, nodes: Sequence[Mapping[str, Any]], *, op_id: str | None = None
     ) -> list[Facts]:
-        """Add nodes, or describe them anew: all of them, or none."""
+        """Add nodes or replace their descriptions: all of them, or none."""
         registered: list[Facts] = self.ask(routes.register(nodes, op_id))
         return registered
 
@@ -194,7 +188,7 @@ class Client(Caller):
         return self._facts(routes.set_health(name, health, why, op_id))
 
     def set_foreign(self, name: str, used: Mapping[str, int]) -> None:
-        """Say how much of each GPU others use."""
+        """Report how many bytes of each GPU other programs use."""
         self.ask(routes.set_foreign(name, used))
 
     # ---- allocations
@@ -207,7 +201,7 @@ class Client(Caller):
         return self._facts(routes.allocate(order, op_id))
 
     def allocate_group(self, order: Mapping[str, Any], *, op_id: str | None = None) -> list[Facts]:
-        """Hold several at once: all of them, or none."""
+        """Hold several requests: all of them, or none."""
         held: list[Facts] = self.ask(routes.allocate_group(order, op_id))
         return held
 
@@ -236,38 +230,43 @@ class Client(Caller):
         return self._facts(routes.check())
 
     def stop(self, *, jobs: str = "refuse", op_id: str | None = None) -> Facts:
-        """End the controller; `jobs` says what becomes of those there are."""
+        """Stop the controller. `jobs` is `refuse` (the default), `keep` or `kill`."""
         try:
             return self._facts(routes.stop(jobs, op_id), again=False)
         except Exception as error:
-            if getattr(error, "code", "") != "controller_unavailable" or self.look():
+            if getattr(error, "code", "") != "controller_unavailable" or self.probe():
                 raise
-            return {}  # it has ended before its reply was out
+            return {}  # it ended before its reply was sent
+
+    def config(self) -> Facts:
+        """Return the settings of the controller, each with its source."""
+        return self._facts(routes.config())
+
+    def reload_config(self) -> Facts:
+        """Have the controller read its configuration file again; return what changed."""
+        return self._facts(routes.reload_config())
+
+    def repair(self) -> bool:
+        """Have the controller write its store anew if the file was removed; return whether."""
+        return bool(self.ask(routes.repair()))
 
     def identity(self) -> str:
-        """Which ledger this is, and how often it has changed hands."""
+        """Return the id of the ledger and how often it has changed owners."""
         return str(self.ask(routes.identity()))
 
     def dump(self) -> Facts:
-        """The whole ledger as rows."""
+        """Return the whole ledger as rows."""
         return self._facts(routes.dump())
 
     def prune(self, older_than_s: float, most: int) -> int:
-        """Forget old events; how many are left that are older."""
+        """Delete old events, `most` at a time; return how many old ones are left."""
         return int(self.ask(routes.prune(older_than_s, most)))
 
-    def session(self, order: Mapping[str, Any] | None = None) -> Session:
-        """A session that lasts until it is closed, or until this process ends.
-
-        With the id of one whose connection was lost, and what it holds, it goes on.
-        """
-        return Session(self._stream(routes.session(order or {})))
-
     def end_session(self, id: str) -> None:
-        """End it at once, without waiting whether its connection comes back."""
+        """End a session at once, without waiting whether its connection comes back."""
         self.ask(routes.end_session(id))
 
     def attach(self, session: str, jobs: Sequence[str]) -> list[str]:
-        """Have jobs end with the session, too."""
+        """Have jobs end with the session; return those that are still open."""
         attached: list[str] = self.ask(routes.attach(session, jobs))
         return attached

@@ -1,7 +1,6 @@
-"""What went wrong, as the errors that callers know.
+"""Turn failures into the errors of `gridhand.core.errors`.
 
-`gridhand.core.errors` is imported when there is an error and not before: a command that goes well
-does not pay for it.
+That module is imported only when there is an error: a command that succeeds does not pay for it.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ if TYPE_CHECKING:
 
     from gridhand.core.errors import GridError
 
-# Members of problem+json that are said in other ways; the rest become attributes.
-_SAID = frozenset({"type", "title", "detail", "code", "hint", "instance", "args"})
+# Members of problem+json that have a place of their own; the others become attributes.
+_RESERVED = frozenset({"type", "title", "detail", "code", "hint", "instance", "args"})
 
 
 def make_error(code: str, message: str, hint: str = "", **more: Any) -> GridError:
-    """The error with this code; one that this version does not know keeps its code all the same.
+    """Return the error with this code, or a `GridError` if this version does not know the code.
 
-    It is made without its constructor, which takes other things than a message.
+    The constructor is bypassed, since each class takes arguments of its own.
     """
     from gridhand.core.errors import GridError
 
@@ -35,25 +34,25 @@ def make_error(code: str, message: str, hint: str = "", **more: Any) -> GridErro
 
 
 def _kinds(root: type[GridError]) -> dict[str, type[GridError]]:
-    """Every kind of error by its code. A kind that inherits its code does not stand for it."""
-    found: dict[str, type[GridError]] = {}
+    """Return every class of error by its code. One that inherits its code is left out."""
+    kinds: dict[str, type[GridError]] = {}
     waiting = [root]
     while waiting:
         kind = waiting.pop()
         if "code" in vars(kind):
-            found.setdefault(kind.code, kind)
+            kinds.setdefault(kind.code, kind)
         waiting += kind.__subclasses__()
-    return found
+    return kinds
 
 
 def read_problem(status: int, body: bytes) -> GridError:
-    """The error that a reply of this status stands for, whatever its body is."""
-    told = _object(body)
-    message = told.get("detail") or told.get("title")
+    """Return the error for a reply of this status, whatever its body is."""
+    problem = _object(body)
+    message = problem.get("detail") or problem.get("title")
     if not isinstance(message, str):
         message = f"the controller answered with status {status}: {_short(body)}"
-    code, hint = told.get("code"), told.get("hint")
-    more = {name: value for name, value in told.items() if name not in _SAID}
+    code, hint = problem.get("code"), problem.get("hint")
+    more = {name: value for name, value in problem.items() if name not in _RESERVED}
     return make_error(
         code if isinstance(code, str) else "grid_error",
         message,
@@ -63,16 +62,17 @@ def read_problem(status: int, body: bytes) -> GridError:
 
 
 def unavailable(message: str, hint: str = "") -> GridError:
+    """Return a `ControllerUnavailable`."""
     return make_error("controller_unavailable", message, hint)
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
     try:
-        told = json.loads(body)
+        value = json.loads(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _short(body: bytes) -> str:
-    return body[:200].decode(errors="replace") or "and said nothing"
+    return body[:200].decode(errors="replace") or "an empty body"

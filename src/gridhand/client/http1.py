@@ -1,43 +1,48 @@
 """HTTP/1.1 on a socket, as much of it as a controller speaks.
 
-The standard library's `http.client` reads headers with its parser for e-mail, and importing that
-takes longer than all the rest of a `grid` command. Here are requests with a body that is there in
-full, and replies with a length, in chunks or until the end.
+The standard library's `http.client` parses headers with its e-mail parser, and importing that takes
+longer than all the rest of a `grid` command. This module sends requests whose body is complete, and
+reads replies that have a length, come in chunks, or last until the connection closes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import socket
+from select import POLLIN, poll
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+SILENCE_S = 2.0  # after this it is said that nothing was heard
 _LINE = 1 << 16
 _MOST_HEADERS = 200
 
 
-class Lost(ConnectionError):
-    """The connection ended before the reply did. What was asked may have been done, or not."""
+class ConnectionLost(ConnectionError):
+    """The connection ended before the reply did. The request may have been processed, or not."""
 
 
 class Reply(NamedTuple):
+    """A reply up to its body, which is still to be read from the connection."""
+
     status: int
-    headers: Mapping[str, str]  # names in small letters
-    body: io.BufferedIOBase  # reading it raises `Lost` when it ends too soon
+    headers: Mapping[str, str]  # names in lower case
+    body: io.BufferedIOBase  # reading it raises `ConnectionLost` when it ends too soon
 
 
-class Connection:
-    """One connection, and one reply at a time."""
+class HttpConnection:
+    """One connection, which carries one request and its reply at a time."""
 
     def __init__(self, connected: socket.socket, host: str) -> None:
         self._socket = connected
         self._file = connected.makefile("rb")
         self._host = host
-        self.used = False  # a used one may have been closed by the other side meanwhile
-        self.kept = False  # whether the other side keeps it open after the reply
+        self.used = False  # the server may have closed a used connection in the meantime
+        self.kept = False  # the server keeps the connection open after the reply
 
     def ask(
         self,
@@ -46,8 +51,12 @@ class Connection:
         headers: Mapping[str, str],
         body: bytes | None,
         timeout_s: float | None,
+        on_silence: Callable[[socket.socket], object] | None = None,
     ) -> Reply:
-        """Send a request, and read the reply up to its body."""
+        """Send a request and return the reply, read up to its body.
+
+        `on_silence` is called if the reply has not begun after a while.
+        """
         lines = [f"{method} {target} HTTP/1.1", f"host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None:
@@ -55,17 +64,36 @@ class Connection:
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         try:
             self._socket.settimeout(timeout_s)
-            with contextlib.suppress(BrokenPipeError):  # it may have refused before it had read all
+            with contextlib.suppress(BrokenPipeError):  # refused before the body was read
                 self._socket.sendall(head + (body or b""))
+            if on_silence is not None and not self._hears_within(SILENCE_S):
+                on_silence(self._socket)
             return self._reply()
         except TimeoutError:
             raise
         except OSError as error:
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
+
+    def _hears_within(self, seconds: float) -> bool:
+        waiting = poll()  # `select` cannot watch a file with a number above 1023
+        waiting.register(self._socket, POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
     def close(self) -> None:
         self._file.close()
         self._socket.close()
+
+    def shut_down(self) -> None:
+        """Wake the thread that reads this connection: it finds the connection at its end."""
+        with contextlib.suppress(OSError):  # it has been closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def drop(self) -> None:
+        """Close the file descriptor in a forked child, so that the connection does not outlive
+        the parent. `close` could wait for a lock that a thread of the parent held.
+        """
+        if (fd := self._socket.detach()) >= 0:
+            os.close(fd)
 
     def _reply(self) -> Reply:
         status, headers = self._head()
@@ -79,13 +107,13 @@ class Connection:
     def _head(self) -> tuple[int, dict[str, str]]:
         words = _line(self._file).split(None, 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-            raise Lost("what answers there does not speak HTTP")
+            raise ConnectionLost("the reply is not HTTP")
         headers: dict[str, str] = {}
         while text := _line(self._file):
             name, _, value = text.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
             if len(headers) > _MOST_HEADERS:
-                raise Lost("a reply with more headers than a controller sends")
+                raise ConnectionLost("the reply has too many headers")
         if words[0] != b"HTTP/1.1":
             headers.setdefault("connection", "close")
         return int(words[1]), headers
@@ -94,12 +122,12 @@ class Connection:
 def _line(file: io.BufferedIOBase) -> bytes:
     text = file.readline(_LINE)
     if not text.endswith(b"\n"):
-        raise Lost("the connection ended")
+        raise ConnectionLost("the connection ended")
     return text.rstrip(b"\r\n")
 
 
 def _framing(status: int, headers: Mapping[str, str]) -> tuple[int | None, bool]:
-    """How long the body is, if that is known, and whether it comes in chunks."""
+    """Return the length of the body, if it is known, and whether it comes in chunks."""
     if status in (204, 304):
         return 0, False
     if "chunked" in headers.get("transfer-encoding", "").lower():
@@ -108,18 +136,18 @@ def _framing(status: int, headers: Mapping[str, str]) -> tuple[int | None, bool]
     if length is None:
         return None, False
     if not length.isdecimal():
-        raise Lost("a reply of no length that can be read")
+        raise ConnectionLost("the reply has an invalid length")
     return int(length), False
 
 
 class _Body(io.RawIOBase):
-    """The body of one reply. It ends where it said it would, or raises `Lost`."""
+    """The body of one reply. Reading raises `ConnectionLost` if it ends before its length."""
 
     def __init__(self, file: io.BufferedIOBase, left: int | None, chunked: bool) -> None:
         self._file = file
         self._chunked = chunked
         self._begun = False
-        self.left = left  # of this chunk, or of all; None: until the connection ends
+        self.left = left  # bytes of this chunk or of the body; None: until the connection ends
 
     def readable(self) -> bool:
         return True
@@ -133,7 +161,7 @@ class _Body(io.RawIOBase):
         count = self._file.readinto1(memoryview(buffer)[:wanted])
         if self.left is not None:
             if not count:
-                raise Lost("the connection ended")
+                raise ConnectionLost("the connection ended")
             self.left -= count
         return count
 
@@ -145,7 +173,7 @@ class _Body(io.RawIOBase):
         try:
             self.left = int(size, 16)
         except ValueError:
-            raise Lost("a chunk of no size that can be read") from None
+            raise ConnectionLost("the reply has a chunk of invalid size") from None
         if self.left == 0:
             self._chunked = False
             while _line(self._file):

@@ -1,4 +1,4 @@
-"""Starting a controller that belongs to nobody: not to the caller, its terminal or its job."""
+"""Start a controller as a daemon: independent of the caller, its terminal and its job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from gridhand.client.problems import unavailable
+from gridhand.client.errors import unavailable
+from gridhand.home import find_config_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,25 +20,25 @@ if TYPE_CHECKING:
     from gridhand.core.errors import GridError
     from gridhand.home import Home
 
-READY = "ready"  # else what it says is `error:` and `hint:` lines
+READY = "ready"  # any other message has `error:` and `hint:` lines
 COMMAND = [sys.executable, "-m", "gridhand.cli.main", "serve"]  # and --ready-fd N
 
 _LONGEST_S = 60.0
-_PATIENCE_S = 1.0  # what takes longer says so, on a terminal
+_PATIENCE_S = 1.0  # after which a terminal shows progress
 _OTHERS_S = 10.0
 _TAIL_LINES = 12
 
-# Run by a Python of its own, as a process with threads must not fork: the controller has no
-# parent then that has to wait for it. Cores that a job is pinned to are not the controller's.
+# Run by a Python process of its own, since a process with threads must not fork. So the controller
+# has no parent that would have to wait for it. `_UNPIN` frees it from the cores of a job.
 _DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
 _UNPIN = "import os; os.sched_setaffinity(0, range(1024)); "
 
-# What an agent sets for a job besides GRIDHAND_*: a controller is to see all of the machine.
-_OF_THE_JOB = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+# What an agent sets for a job besides GRIDHAND_*. A controller must see the whole machine.
+_JOB_VARIABLES = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
 
 
 def launch(home: Home, client: Client) -> None:
-    """Start a controller, wait until it answers, and say so; raise if it does not come up."""
+    """Start a controller and print a line when it answers; raise if it does not come up."""
     begin = _size(home.log)
     reading, writing = os.pipe()
     try:
@@ -45,12 +46,12 @@ def launch(home: Home, client: Client) -> None:
             _spawn(home, writing)
         finally:
             os.close(writing)
-        word = _await_word(reading)
+        message = _read_message(reading)
     finally:
         os.close(reading)
-    if word != READY and not _another_has_come(word, client):
-        raise _failure(home, begin, word)
-    facts = client.look()
+    if message != READY and not _another_answers(message, client):
+        raise _failure(home, begin, message)
+    facts = client.probe()
     if facts is None:
         raise _failure(home, begin, "")
     say(f"started a controller for this machine (pid {facts['pid']})\n")
@@ -59,6 +60,8 @@ def launch(home: Home, client: Client) -> None:
 def _spawn(home: Home, ready_fd: int) -> None:
     detach = (_UNPIN if _in_job() else "") + _DETACH
     command = [*COMMAND, "--ready-fd", str(ready_fd)]
+    if (config := find_config_file()) is not None:
+        command += ["--config", config]
     with _log(home) as log:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", detach, *command],
@@ -79,7 +82,7 @@ def _log(home: Home) -> Iterator[int]:
         fd = os.open(home.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         message = f"no controller can be started: {home.log}: {error.strerror}"
-        raise unavailable(message, "It writes its log there.") from error
+        raise unavailable(message, "Its log belongs there.") from error
     try:
         yield fd
     finally:
@@ -91,41 +94,42 @@ def _in_job() -> bool:
 
 
 def _environment(home: Home) -> dict[str, str]:
-    """The caller's, without what a job has been given. The home is told in full: `cwd` differs."""
+    """Return the caller's environment without a job's variables, and with the absolute home."""
     env = dict(os.environ)
     if _in_job():
         env = {
             name: text
             for name, text in env.items()
-            if not name.startswith("GRIDHAND_") and name not in _OF_THE_JOB
+            if not name.startswith("GRIDHAND_") and name not in _JOB_VARIABLES
         }
     return env | {"GRIDHAND_HOME": home.folder}
 
 
-def _await_word(reading: int) -> str:
-    """What the controller says of itself; nothing when it has died without a word."""
-    said = b""
+def _read_message(reading: int) -> str:
+    """Return the message of the new controller, or "" if it died without one."""
+    message = b""
     with _Progress() as progress:
         deadline = time.monotonic() + _LONGEST_S
-        while said.strip() != READY.encode():
+        while message.strip() != READY.encode():
             if time.monotonic() > deadline:
                 return f"it was not ready after {_LONGEST_S:.0f} s"
             if select.select([reading], [], [], progress.pause())[0]:
                 chunk = os.read(reading, 1 << 16)
                 if not chunk:
                     break
-                said += chunk
-    return said.decode(errors="replace").strip()
+                message += chunk
+    return message.decode(errors="replace").strip()
 
 
 class _Progress:
-    """One line on a terminal that counts the seconds, and goes away."""
+    """A line on a terminal that counts the seconds and is cleared at the end."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
         self._shown = False
 
     def pause(self) -> float:
+        """Show the line if it is time; return the seconds until the next update."""
         waited = time.monotonic() - self._begin
         if waited >= _PATIENCE_S and sys.stderr is not None and sys.stderr.isatty():
             say(f"\r\033[Kstarting a controller for this machine ... {waited:.0f} s")
@@ -141,30 +145,30 @@ class _Progress:
 
 
 def say(text: str) -> None:
-    """On stderr, if there is one that listens."""
+    """Write to stderr, if there is one that is read."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
-def _another_has_come(word: str, client: Client) -> bool:
-    """Whether a controller that has the store answers soon: it was started by other means."""
-    if " is owned by " not in word:
+def _another_answers(message: str, client: Client) -> bool:
+    """Return whether another controller owns the store and answers soon."""
+    if " is owned by " not in message:
         return False
     deadline = time.monotonic() + _OTHERS_S
-    while client.look() is None:
+    while client.probe() is None:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
 
 
-def _failure(home: Home, begin: int, word: str) -> GridError:
-    """Its own words if it had any, else the last ones of its log."""
-    told, _, hint = word.removeprefix("error: ").partition("\nhint: ")
+def _failure(home: Home, begin: int, said: str) -> GridError:
+    """Return the error that the controller reported, else one with the end of its log."""
+    told, _, hint = said.removeprefix("error: ").partition("\nhint: ")
     message = "the controller did not start" + (f": {told}" if told else "")
     if not told and (tail := _tail(home.log, begin)):
-        message = f"{message}; its last words:\n{tail}"
+        message = f"{message}; the end of its log:\n{tail}"
     return unavailable(message, hint or f"Its log is {home.log}.")
 
 
@@ -176,7 +180,7 @@ def _size(path: str) -> int:
 
 
 def _tail(path: str, begin: int) -> str:
-    """The last lines that were written after `begin`."""
+    """Return the last lines that were written after offset `begin`."""
     try:
         with open(path, "rb") as file:
             file.seek(max(begin, _size(path) - (1 << 14)))

@@ -1,4 +1,4 @@
-"""Asking a controller, and asking again when it was restarted meanwhile."""
+"""Send requests to a controller, and send them again after it was restarted."""
 
 from __future__ import annotations
 
@@ -8,85 +8,95 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gridhand.client import routes
-from gridhand.client.problems import read_problem, unavailable
-from gridhand.client.transport import Address, Stream, Transport
+from gridhand.client.errors import read_problem, unavailable
+from gridhand.client.transport import Address, ReplyStream, Transport
 
 if TYPE_CHECKING:
-    from gridhand.client.routes import Ask
+    from socket import socket
+
+    from gridhand.client.http1 import HttpConnection
+    from gridhand.client.routes import HttpCall
     from gridhand.core.errors import GridError
 
 Facts = dict[str, Any]
 Revive = Callable[[bool], object]
+OnOpen = Callable[["HttpConnection"], object]
 Sent = TypeVar("Sent")
 
 PATIENCE_S = 60.0  # for a controller to come back, or its store
 PAUSE_S = 0.25
 _IN_DOUBT = "store_outcome_unknown"
-_STORE_AWAY = ("store_unavailable", _IN_DOUBT)
+STORE_AWAY = ("store_unavailable", "store_removed", _IN_DOUBT)
+STOPPING = "controller_stopping"  # nothing was changed, and the next controller can be asked
 
 
-class Away:
-    """Whether to ask again when the controller answers that its store is away.
+class StoreRetry:
+    """Decides whether a request is sent again when the controller has lost its store.
 
-    Mostly not: nothing was changed, and the caller is told so. But what may have been written is
-    asked, by the same op id, until that is known; and whoever stays with a job goes on to do so.
+    Usually not: nothing was changed, and the caller is told so. But a change that may have been
+    written is repeated under its op id until the outcome is known, and a client that stays with a
+    job keeps trying.
     """
 
-    def __init__(self, ask: Ask, waits: Callable[[str], object] | None) -> None:
-        self._ask = ask
-        self._waits = waits
-        self._until = time.monotonic() + PATIENCE_S
+    def __init__(self, call: HttpCall, on_wait: Callable[[str], object] | None) -> None:
+        self._call = call
+        self._on_wait = on_wait
+        self._deadline = time.monotonic() + PATIENCE_S
         self._doubt: GridError | None = None
-        self._said = False
+        self._reported = False
 
     def refused(self, error: GridError) -> None:
-        """Come back if it is to be asked again after a pause; else raise what was answered."""
-        if error.code == _IN_DOUBT and self._ask.op_id is not None:
+        """Pause and return if the request is to be sent again; else raise the right error."""
+        if error.code == _IN_DOUBT and self._call.op_id is not None:
             self._doubt = error
-        hope = error.code in _STORE_AWAY and (self._doubt is not None or self._ask.stays)
-        if not hope or time.monotonic() > self._until:
-            raise self._doubt if self._doubt is not None and error.code in _STORE_AWAY else error
-        if self._waits is not None and not self._said:
-            self._said = True
-            self._waits(f"waiting for the controller's store: {error}")
+        away = error.code in STORE_AWAY
+        retry = away and (self._doubt is not None or self._call.stays)
+        if not retry or time.monotonic() > self._deadline:
+            raise self._doubt if self._doubt is not None and away else error
+        if self._on_wait is not None and not self._reported:
+            self._reported = True
+            self._on_wait(f"waiting for the controller's store: {error}")
+        time.sleep(PAUSE_S)
 
 
-class Caller:
-    """A transport, and what to do when it breaks."""
+class RetryingTransport:
+    """A transport that reconnects to a controller which was restarted."""
 
     def __init__(
         self, address: Address | str, *, owner: str | None = None, timeout_s: float = 60.0
     ) -> None:
         parsed = Address.parse(address) if isinstance(address, str) else address
         self._transport = Transport(parsed, timeout_s=timeout_s)
-        self.owner = owner  # in whose name to act, if not the user's that this process runs as
+        self.owner = owner  # acts in this name instead of the user's who runs this process
 
-        # Called when the connection is lost, and told whether it may start a controller. Returns
-        # when one answers again, or raises `GridError`. Without it the loss is raised at once.
+        # Called when the connection is lost, with whether it may start a controller. It returns
+        # when a controller answers, or raises `GridError`. Without it the loss is raised at once.
         self.revive: Revive | None = None
 
-        # Told what is waited for, once, when the controller cannot say yet what has become of
-        # something.
-        self.waits: Callable[[str], object] | None = None
+        # Called once with a sentence when a request has to wait for the controller's store.
+        self.on_wait: Callable[[str], object] | None = None
 
     def for_owner(self, owner: str) -> Self:
-        """The same controller, acting in the name of another owner."""
+        """Return a client of the same controller that acts in the name of another owner."""
         other = type(self)(self._transport.address, owner=owner)
-        other.revive, other.waits = self.revive, self.waits
+        other.revive, other.on_wait = self.revive, self.on_wait
         return other
 
-    def look(self) -> Facts | None:
-        """What the controller says of itself; None when none is there."""
-        ask = routes.version()
+    def probe(self) -> Facts | None:
+        """Return the version facts of the controller, or None when none is there.
+
+        If it does not answer for a while, that is said.
+        """
+        call = routes.version()
         try:
-            status, _, content = self._send(ask)
+            status, _, content = self._send(call, _report_silence)
         except (ConnectionError, FileNotFoundError):
             return None
         except OSError as error:
             raise self._gone(error) from error
         if status >= 400:
             raise read_problem(status, content)
-        facts: Facts = read_answer(ask, content)
+        facts: Facts = read_answer(call, content)
         return facts
 
     @property
@@ -102,47 +112,72 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _facts(self, ask: Ask, *, again: bool = True) -> Facts:
-        facts: Facts = self.ask(ask, again=again)
+    def ask(self, call: HttpCall, *, again: bool = True) -> Any:
+        """Send any request of `routes` and return its answer. With `again=False`, only once."""
+        _, content = self._reply(call, again=again)
+        return read_answer(call, content)
+
+    def _facts(self, call: HttpCall, *, again: bool = True) -> Facts:
+        facts: Facts = self.ask(call, again=again)
         return facts
 
-    def ask(self, ask: Ask, *, again: bool = True) -> Any:
-        """The answer to any of `routes`."""
-        _, content = self._reply(ask, again=again)
-        return read_answer(ask, content)
-
-    def _reply(self, ask: Ask, *, again: bool = True) -> tuple[Mapping[str, str], bytes]:
-        away = Away(ask, self.waits)
+    def open_stream(self, call: HttpCall, opened: OnOpen | None = None) -> ReplyStream:
+        """Return a reply that lasts. Each connection made for it is passed to `opened` first."""
+        retry = StoreRetry(call, self.on_wait)
         while True:
-            status, headers, content = self._persist(ask, lambda: self._send(ask), again=again)
-            if status < 400:
-                return headers, content
-            away.refused(read_problem(status, content))
-            time.sleep(PAUSE_S)
-
-    def _stream(self, ask: Ask) -> Stream:
-        def send() -> tuple[int, Stream]:
-            return self._transport.stream(ask.method, ask.target, self._headers(ask), ask.body)
-
-        away = Away(ask, self.waits)
-        while True:
-            status, stream = self._persist(ask, send)
+            status, stream = self._persist(call, lambda: self.try_stream(call, opened))
             if status < 400:
                 return stream
             with stream:
-                away.refused(read_problem(status, stream.rest()))
-            time.sleep(PAUSE_S)
+                error = read_problem(status, stream.rest())
+            if error.code == STOPPING:
+                self.reconnect()
+            else:
+                retry.refused(error)
 
-    def _send(self, ask: Ask) -> tuple[int, Mapping[str, str], bytes]:
+    def try_stream(self, call: HttpCall, opened: OnOpen | None = None) -> tuple[int, ReplyStream]:
+        """Send the request once; return the status and the reply, or raise OSError."""
+        headers = self._headers(call)
+        return self._transport.stream(call.method, call.target, headers, call.body, opened)
+
+    def reconnect(self, error: OSError | None = None, *, start: bool = True) -> None:
+        """Return when the controller answers again; raise `ControllerUnavailable` if it does not.
+
+        With `start` a controller of this user is started if it does not come back by itself.
+        """
+        if self.revive is None:
+            raise self._gone(error) from error
+        self.revive(start)
+
+    def _reply(self, call: HttpCall, *, again: bool = True) -> tuple[Mapping[str, str], bytes]:
+        retry = StoreRetry(call, self.on_wait)
+        while True:
+            status, headers, content = self._persist(call, lambda: self._send(call), again=again)
+            if status < 400:
+                return headers, content
+            error = read_problem(status, content)
+            if error.code == STOPPING and again and self.revive is not None:
+                self.reconnect()
+            else:
+                retry.refused(error)
+
+    def _send(
+        self, call: HttpCall, on_silence: Callable[[socket], object] | None = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
         return self._transport.request(
-            ask.method, ask.target, self._headers(ask), ask.body, repeatable=ask.repeatable
+            call.method,
+            call.target,
+            self._headers(call),
+            call.body,
+            repeatable=call.repeatable,
+            on_silence=on_silence,
         )
 
-    def _headers(self, ask: Ask) -> Mapping[str, str]:
-        return ask.headers if self.owner is None else {**ask.headers, **_acting_for(self.owner)}
+    def _headers(self, call: HttpCall) -> Mapping[str, str]:
+        return call.headers if self.owner is None else {**call.headers, **_acting_for(self.owner)}
 
-    def _persist(self, ask: Ask, send: Callable[[], Sent], *, again: bool = True) -> Sent:
-        """Send it until there is a reply, as long as that is safe and there is hope."""
+    def _persist(self, call: HttpCall, send: Callable[[], Sent], *, again: bool = True) -> Sent:
+        """Send until there is a reply, as long as a repeat is safe and patience lasts."""
         deadline = 0.0
         while True:
             try:
@@ -150,46 +185,49 @@ class Caller:
             except OSError as error:
                 now = time.monotonic()
                 deadline = deadline or now + PATIENCE_S
-                if not (again and may_repeat(ask, error) and now < deadline):
+                if not (again and may_repeat(call, error) and now < deadline):
                     raise self._gone(error) from error
-                self._lost(error)
-
-    def _lost(self, error: OSError | None = None, *, start: bool = True) -> None:
-        if self.revive is None:
-            raise self._gone(error) from error
-        self.revive(start)
+                self.reconnect(error)
 
     def _gone(self, error: OSError | None) -> GridError:
         return gone(self.address, error)
 
 
+def _report_silence(connected: socket) -> None:
+    from gridhand.client.silence import report_silence
+
+    report_silence(connected)
+
+
 def _acting_for(owner: str) -> dict[str, str]:
-    if not owner.isascii() or not owner.isprintable():  # it is to be a header, and only that
+    if not owner.isascii() or not owner.isprintable():  # it must not break out of the header
         from gridhand.core.errors import InvalidInput
 
         raise InvalidInput("owner", owner, "the name of a user")
     return {"x-gridhand-owner": owner}
 
 
-def may_repeat(ask: Ask, error: OSError) -> bool:
-    """Whether to ask again: nothing was sent, or it does no harm to send it twice."""
+def may_repeat(call: HttpCall, error: OSError) -> bool:
+    """Return whether to send again: nothing was sent, or sending it twice does no harm."""
     unsent = isinstance(error, ConnectionRefusedError | FileNotFoundError)
-    return unsent or (ask.repeatable and isinstance(error, ConnectionError))
+    return unsent or (call.repeatable and isinstance(error, ConnectionError))
 
 
-def read_answer(ask: Ask, content: bytes) -> Any:
+def read_answer(call: HttpCall, content: bytes) -> Any:
+    """Decode the body of a reply and return the member that `call` picks."""
     answer = json.loads(content) if content else {}
-    return answer if ask.pick is None else answer[ask.pick]
+    return answer if call.pick is None else answer[call.pick]
 
 
 def gone(address: str, error: Exception | None) -> GridError:
-    """The error for a controller that does not answer, or not any more."""
+    """Return the error for a controller that does not answer, or not any more."""
     if isinstance(error, TimeoutError):
-        hint = "It may be held up; `grid doctor` looks at it."
+        hint = "It may be overloaded; `grid doctor` looks at it."
         return unavailable(f"the controller at {address} does not answer in time", hint)
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return unavailable(f"no controller listens at {address}", "Start one with `grid serve`.")
     if isinstance(error, PermissionError):
-        return unavailable(f"you may not connect to {address}", "Ask who runs that controller.")
+        hint = "Ask the person who runs that controller."
+        return unavailable(f"you may not connect to {address}", hint)
     because = f": {error}" if error else ""
     return unavailable(f"the connection to the controller at {address} was lost{because}")

@@ -1,7 +1,7 @@
-"""The routes of the API, each as a function that says what to ask.
+"""The routes of the API, each as a function that returns the HTTP request to send.
 
-Both clients ask these: the one that blocks and the one that is awaited. What changes something
-carries an op id made here, so that asking again after a lost reply does it once.
+A request that changes something carries an op id made here, so that sending it again after a lost
+reply has no second effect.
 """
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ PREFIX = "/api/v1"
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 
 
-class Ask(NamedTuple):
-    """One request. `pick` names the member of the reply that is the answer; else it is all."""
+class HttpCall(NamedTuple):
+    """One HTTP request. The answer is the member `pick` of the reply, or all of it."""
 
     method: str
     target: str
     body: bytes | None = None
     op_id: str | None = None
     pick: str | None = None
-    stays: bool = False  # with a job, until it ends
+    stays: bool = False  # the client stays with a job until it ends
 
     @property
     def repeatable(self) -> bool:
+        """Whether sending it twice has the effect of sending it once."""
         return self.method == "GET" or self.op_id is not None
 
     @property
     def headers(self) -> dict[str, str]:
-        found = {"accept": "application/json"}
+        headers = {"accept": "application/json"}
         if self.body is not None:
-            found["content-type"] = "application/json"
+            headers["content-type"] = "application/json"
         if self.op_id is not None:
-            found["idempotency-key"] = self.op_id
-        return found
+            headers["idempotency-key"] = self.op_id
+        return headers
 
 
 def new_op_id() -> str:
     return os.urandom(16).hex()
 
 
-def version() -> Ask:
+def version() -> HttpCall:
     return _get("/version")
 
 
-def submit(submission: Mapping[str, Any], op_id: str | None = None) -> Ask:
+def submit(submission: Mapping[str, Any], op_id: str | None = None) -> HttpCall:
     return _change("POST", "/jobs", submission, op_id, "jobs")
 
 
-def plan(submission: Mapping[str, Any]) -> Ask:
-    """Changes nothing; the op id only says that asking twice does no harm."""
+def plan(submission: Mapping[str, Any]) -> HttpCall:
+    """Change nothing; the op id only marks the request as repeatable."""
     return _change("POST", "/jobs/plan", submission, None)
 
 
@@ -65,25 +66,28 @@ def jobs(
     array: str | None = None,
     limit: int | None = None,
     before: str | None = None,
-) -> Ask:
+    fold: bool = False,
+    since: float | None = None,
+) -> HttpCall:
     wanted = [("state", state) for state in states]
     others = {"owner": owner, "array": array, "limit": limit, "before": before}
-    return _get("/jobs", [*wanted, *others.items()], "jobs")
+    folded = {"fold": 1 if fold else None, "since": since}
+    return _get("/jobs", [*wanted, *others.items(), *folded.items()], "jobs")
 
 
-def job(id: str) -> Ask:
+def job(id: str) -> HttpCall:
     return _get(f"/jobs/{quoted(id)}")
 
 
-def cancel(id: str, op_id: str | None = None) -> Ask:
+def cancel(id: str, op_id: str | None = None) -> HttpCall:
     return _change("POST", f"/jobs/{quoted(id)}/cancel", {}, op_id, "jobs")
 
 
-def signal(id: str, number: int, op_id: str | None = None) -> Ask:
+def signal(id: str, number: int, op_id: str | None = None) -> HttpCall:
     return _change("POST", f"/jobs/{quoted(id)}/signal", {"signal": int(number)}, op_id, "sent")
 
 
-def why(id: str) -> Ask:
+def why(id: str) -> HttpCall:
     return _get(f"/jobs/{quoted(id)}/why")
 
 
@@ -93,19 +97,24 @@ def calls(
     run: str | None = None,
     owner: str | None = None,
     limit: int | None = None,
-) -> Ask:
+) -> HttpCall:
     wanted = [("state", state) for state in states]
     others = {"name": name, "run": run, "owner": owner, "limit": limit}
     return _get("/calls", [*wanted, *others.items()], "calls")
 
 
-def call(id: str) -> Ask:
+def call(id: str) -> HttpCall:
     return _get(f"/calls/{quoted(id)}")
 
 
-def report_calls(report: Mapping[str, Any]) -> Ask:
-    """To report twice does no harm: what has ended stays as it is."""
+def report_calls(report: Mapping[str, Any]) -> HttpCall:
+    """Report calls. Repeating a report does no harm: ended calls stay as they are."""
     return _change("POST", "/calls", report, None, "written")
+
+
+def report_wait(report: Mapping[str, Any]) -> HttpCall:
+    """Say what the function in a slot waits for; the reply names the jobs that never start."""
+    return _change("POST", "/calls/waiting", report, None, "refused")
 
 
 def logs(
@@ -114,123 +123,135 @@ def logs(
     offset: int | None = None,
     limit: int | None = None,
     tail: int | None = None,
-) -> Ask:
+) -> HttpCall:
     wanted = {"stream": stream, "offset": offset, "limit": limit, "tail": tail}
     return _get(f"/jobs/{quoted(id)}/logs", wanted.items())
 
 
-def follow(id: str, *, attach: bool, output: bool, offsets: Mapping[str, int]) -> Ask:
+def follow(id: str, *, attach: bool, output: bool, offsets: Mapping[str, int]) -> HttpCall:
     wanted = {"attach": int(attach), "output": int(output), **offsets}
     return _get(f"/jobs/{quoted(id)}/follow", wanted.items())._replace(stays=True)
 
 
-def status() -> Ask:
+def status() -> HttpCall:
     return _get("/status")
 
 
-def nodes() -> Ask:
+def nodes() -> HttpCall:
     return _get("/nodes", pick="nodes")
 
 
-def node(name: str) -> Ask:
+def node(name: str) -> HttpCall:
     return _get(f"/nodes/{quoted(name)}")
 
 
-def register(nodes: Sequence[Mapping[str, Any]], op_id: str | None = None) -> Ask:
+def register(nodes: Sequence[Mapping[str, Any]], op_id: str | None = None) -> HttpCall:
     return _change("POST", "/nodes", {"nodes": list(nodes)}, op_id, "nodes")
 
 
-def drain(name: str, op_id: str | None = None) -> Ask:
+def drain(name: str, op_id: str | None = None) -> HttpCall:
     return _change("POST", f"/nodes/{quoted(name)}/drain", {}, op_id)
 
 
-def resume(name: str, op_id: str | None = None) -> Ask:
+def resume(name: str, op_id: str | None = None) -> HttpCall:
     return _change("POST", f"/nodes/{quoted(name)}/resume", {}, op_id)
 
 
-def remove(name: str, force: bool = False, op_id: str | None = None) -> Ask:
+def remove(name: str, force: bool = False, op_id: str | None = None) -> HttpCall:
     target = f"/nodes/{quoted(name)}{_query([('force', int(force))])}"
     return _change("DELETE", target, None, op_id)
 
 
-def set_health(name: str, health: str, why: str = "", op_id: str | None = None) -> Ask:
+def set_health(name: str, health: str, why: str = "", op_id: str | None = None) -> HttpCall:
     body = {"health": health, "why": why}
     return _change("POST", f"/nodes/{quoted(name)}/health", body, op_id)
 
 
-def set_foreign(name: str, used: Mapping[str, int]) -> Ask:
+def set_foreign(name: str, used: Mapping[str, int]) -> HttpCall:
     return _change("POST", f"/nodes/{quoted(name)}/foreign", {"used": dict(used)}, None)
 
 
-def allocations() -> Ask:
+def allocations() -> HttpCall:
     return _get("/allocations", pick="allocations")
 
 
-def allocate(order: Mapping[str, Any], op_id: str | None = None) -> Ask:
+def allocate(order: Mapping[str, Any], op_id: str | None = None) -> HttpCall:
     return _change("POST", "/allocations", order, op_id)
 
 
-def allocate_group(order: Mapping[str, Any], op_id: str | None = None) -> Ask:
+def allocate_group(order: Mapping[str, Any], op_id: str | None = None) -> HttpCall:
     return _change("POST", "/allocations/group", order, op_id, "allocations")
 
 
-def move(id: str, move: str, ttl_s: float | None = None, op_id: str | None = None) -> Ask:
+def move(id: str, move: str, ttl_s: float | None = None, op_id: str | None = None) -> HttpCall:
     body = {} if ttl_s is None else {"ttl_s": ttl_s}
     return _change("POST", f"/allocations/{quoted(id)}/{quoted(move)}", body, op_id)
 
 
-def fits(asked: Mapping[str, Any]) -> Ask:
+def fits(asked: Mapping[str, Any]) -> HttpCall:
     return _change("POST", "/fits", asked, None, "fits")
 
 
-def explain(request: Mapping[str, Any]) -> Ask:
-    """Changes nothing; the op id only says that asking twice does no harm."""
+def explain(request: Mapping[str, Any]) -> HttpCall:
+    """Change nothing; the op id only marks the request as repeatable."""
     return _change("POST", "/explain", request, None)
 
 
-def events(after: int = 0, limit: int | None = None) -> Ask:
+def events(after: int = 0, limit: int | None = None) -> HttpCall:
     return _get("/events", [("after", after), ("limit", limit)], "events")
 
 
-def check() -> Ask:
+def check() -> HttpCall:
     return _get("/check")
 
 
-def stop(jobs: str = "refuse", op_id: str | None = None) -> Ask:
+def stop(jobs: str = "refuse", op_id: str | None = None) -> HttpCall:
     return _change("POST", "/stop", {"jobs": jobs}, op_id)
 
 
-def identity() -> Ask:
+def config() -> HttpCall:
+    return _get("/config")
+
+
+def reload_config() -> HttpCall:
+    return _change("POST", "/config/reload", None, None)
+
+
+def repair() -> HttpCall:
+    return _change("POST", "/repair", None, None, "repaired")
+
+
+def identity() -> HttpCall:
     return _get("/identity", pick="identity")
 
 
-def dump() -> Ask:
+def dump() -> HttpCall:
     return _get("/dump")
 
 
-def prune(older_than_s: float, most: int) -> Ask:
+def prune(older_than_s: float, most: int) -> HttpCall:
     body = {"older_than_s": older_than_s, "most": most}
     return _change("POST", "/prune", body, None, "left")
 
 
-def session(order: Mapping[str, Any]) -> Ask:
-    """Without an id this is not to be asked twice: each connection is a session of its own."""
-    return Ask("POST", f"{PREFIX}/sessions", _content(order))
+def session(order: Mapping[str, Any]) -> HttpCall:
+    """Open a session. It is not repeatable: each connection is a session of its own."""
+    return HttpCall("POST", f"{PREFIX}/sessions", _content(order))
 
 
-def end_session(id: str) -> Ask:
+def end_session(id: str) -> HttpCall:
     return _change("DELETE", f"/sessions/{quoted(id)}", None, None)
 
 
-def attach(session: str, jobs: Sequence[str]) -> Ask:
+def attach(session: str, jobs: Sequence[str]) -> HttpCall:
     return _change("POST", f"/sessions/{quoted(session)}/jobs", {"jobs": list(jobs)}, None, "jobs")
 
 
 def quoted(text: str) -> str:
-    """The text as one step of a path, or a value of a query."""
-    if text in (".", ".."):  # servers take these for the folder, and for the one above
+    """Return the text encoded as one segment of a path, or as a value of a query."""
+    if text in (".", ".."):  # servers resolve these as folders
         return text.replace(".", "%2E")
-    return "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in os.fsencode(text))
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in os.fsencode(text))
 
 
 def _query(wanted: Iterable[tuple[str, object]]) -> str:
@@ -238,15 +259,15 @@ def _query(wanted: Iterable[tuple[str, object]]) -> str:
     return f"?{'&'.join(given)}" if given else ""
 
 
-def _get(path: str, wanted: Iterable[tuple[str, object]] = (), pick: str | None = None) -> Ask:
-    return Ask("GET", f"{PREFIX}{path}{_query(wanted)}", pick=pick)
+def _get(path: str, wanted: Iterable[tuple[str, object]] = (), pick: str | None = None) -> HttpCall:
+    return HttpCall("GET", f"{PREFIX}{path}{_query(wanted)}", pick=pick)
 
 
 def _change(
     method: str, path: str, body: object, op_id: str | None, pick: str | None = None
-) -> Ask:
+) -> HttpCall:
     content = None if body is None else _content(body)
-    return Ask(method, f"{PREFIX}{path}", content, op_id or new_op_id(), pick)
+    return HttpCall(method, f"{PREFIX}{path}", content, op_id or new_op_id(), pick)
 
 
 def _content(body: object) -> bytes:

@@ -1,59 +1,62 @@
 """A session with a controller: what this process holds for as long as it is connected.
 
-A thread reads the session's connection, which is how it notices that the controller was restarted;
-it then comes back, and says what it holds. When this process ends, however it ends, the connection
-ends with it, and the controller takes back what was held.
+A thread reads the session's connection, so it notices when the controller is restarted; it then
+reconnects and says what the session holds. When this process ends, however it ends, the connection
+ends too, and the controller releases what was held.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
+import time
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self, cast
 
 from gridhand.client import routes
-from gridhand.client.http1 import Connection
-from gridhand.client.problems import read_problem, unavailable
-from gridhand.client.transport import Address
-from gridhand.core.errors import GridError
+from gridhand.client.errors import read_problem, unavailable
+from gridhand.client.retry import PAUSE_S, STORE_AWAY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gridhand.client.client import Client
+    from gridhand.client.http1 import HttpConnection
+    from gridhand.client.transport import ReplyStream
+    from gridhand.core.errors import GridError
+    from gridhand.core.rows.stream_messages import SessionOpened, SessionRequest
 
 _PATIENCE_S = 75.0
 
 
 class Session:
-    """Opened when something is first held in it."""
+    """A session that reconnects. It connects when it is first used."""
 
-    def __init__(self, client: Client, owner: str) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._owner = owner
         self._changing = threading.Condition()
         self._id: str | None = None  # while connected
-        self._before: str | None = None
+        self._last_id: str | None = None
         self._held: set[str] = set()
         self._jobs: set[str] = set()
         self._runs: set[str] = set()
         self._failure: GridError | None = None
         self._thread: threading.Thread | None = None
-        self._socket: socket.socket | None = None
+        self._connection: HttpConnection | None = None
         self._closed = False
         _sessions.add(self)
 
     def ready(self) -> str:
-        """The id of the session, once it is connected."""
+        """Connect if need be, and return the id of the session."""
         with self._changing:
             if self._id is not None:
                 return self._id
-        self._client.version()  # starts a controller where there is none any more
+        self._client.version()  # starts a controller if none runs any more
         with self._changing:
             if self._thread is None or not self._thread.is_alive():
-                self._begin()
+                self._start_thread()
             arrived = self._changing.wait_for(lambda: self._id or self._failure, _PATIENCE_S)
             if self._id is None:
                 late = unavailable("the controller did not open a session in time")
@@ -62,7 +65,7 @@ class Session:
 
     @property
     def id(self) -> str | None:
-        """None while it is not connected."""
+        """The id of the session, or None while it is not connected."""
         return self._id
 
     def report_on(self, run: str) -> None:
@@ -71,19 +74,21 @@ class Session:
             self._runs.add(run)
 
     def reported(self, run: str) -> None:
-        """There is no more to say of it."""
+        """Forget a run: all of its calls have ended and were reported."""
         with self._changing:
             self._runs.discard(run)
 
     def hold(self, id: str) -> None:
+        """Note an allocation that ends with the session."""
         with self._changing:
             self._held.add(id)
 
     def let_go(self, id: str) -> None:
+        """Forget an allocation that was released, or does not end with the session any more."""
         with self._changing:
             self._held.discard(id)
 
-    def attach(self, jobs: list[str]) -> None:
+    def attach(self, jobs: Sequence[str]) -> None:
         """Have these jobs end with the session."""
         id = self.ready()
         with self._changing:
@@ -91,83 +96,94 @@ class Session:
         self._client.attach(id, jobs)
 
     def lost(self, id: str) -> None:
-        """The controller does not know this session any more: connect again."""
+        """Connect again: the controller does not know the session `id` any more."""
         with self._changing:
             if self._id == id:
                 self._id = None
-        self._hang_up()
+        self._disconnect()
 
     def close(self) -> None:
-        """Give back what is held in it, now."""
+        """End the session now, and with it everything that it holds."""
+        from gridhand.core.errors import GridError
+
         with self._changing:
             self._closed, id, thread = True, self._id, self._thread
         if id is not None:
-            with suppress(GridError):  # the end of the connection will do
+            with suppress(GridError):  # it ends with the connection
                 self._client.ask(routes.end_session(id), again=False)
-        self._hang_up()
+        self._disconnect()
         if thread is not None and thread is not threading.current_thread():
             thread.join(1.0)
 
+    def __enter__(self) -> Self:
+        self.ready()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the session, unless something went wrong: it ends with this process then."""
+        if kind is None:
+            self.close()
+
     def forked(self) -> None:
-        """In a child: the connection is the parent's, and is not to last as long as the child."""
-        if self._socket is not None:
-            os.close(self._socket.detach())
-            self._socket = None
+        """Drop the connection in a forked child: it must end with the parent."""
+        if self._connection is not None:
+            self._connection.drop()
+            self._connection = None
 
     # ---- the thread
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         self._failure = None
         self._thread = threading.Thread(target=self._run, name="gridhand-session", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        from gridhand.core.errors import GridError
+
         while not self._closed:
             try:
-                self._last()
-            except (OSError, ValueError):
-                pass  # the controller is gone, within a line perhaps, and may come back
+                self._stay_connected()
+                if not self._closed:
+                    self._client.reconnect(start=False)
             except GridError as error:
-                return self._fail(error)
-            if self._closed:
-                return None
-            try:
-                if self._client.revive is None:
-                    raise unavailable(f"the connection to {self._client.address} was lost")
-                self._client.revive(False)
-            except GridError as error:
-                return self._fail(error)
+                if self._last_id is None or error.code not in STORE_AWAY:
+                    return self._fail(error)
+                time.sleep(PAUSE_S)  # a session goes on when the controller's store is back
         return None
 
-    def _last(self) -> None:
-        """One connection, from its beginning to its end."""
-        ask = routes.session(self._had())
-        connected = _open(Address.parse(self._client.address))
-        self._socket = connected
+    def _stay_connected(self) -> None:
+        """Open one connection and read it until it ends."""
+        call = routes.session(self._request())
         try:
-            connection = Connection(connected, "localhost")
-            headers = {**ask.headers, "x-gridhand-owner": self._owner}
-            reply = connection.ask(ask.method, ask.target, headers, ask.body, None)
-            if reply.status >= 400:
-                raise read_problem(reply.status, reply.body.read())
-            self._connected(json.loads(reply.body.readline()))
-            while reply.body.readline():
-                pass
+            with suppress(OSError, ValueError):  # the controller is gone, perhaps within a line
+                status, stream = self._client.try_stream(call, self._opened)
+                with stream:
+                    if status >= 400:
+                        raise read_problem(status, stream.rest())
+                    self._connected(_read_opened(stream))
+                    while stream.line():
+                        pass
         finally:
             with self._changing:
-                self._id = self._socket = None
-            connected.close()
+                self._id = self._connection = None
 
-    def _had(self) -> dict[str, Any]:
+    def _request(self) -> SessionRequest:
         with self._changing:
             held, jobs, runs = map(sorted, (self._held, self._jobs, self._runs))
-        had = {"session": self._before, "held": held, "jobs": jobs}
-        return {**had, "runs": runs} if runs else had
+        request: SessionRequest = {"session": self._last_id, "held": held, "jobs": jobs}
+        if runs:
+            request["runs"] = runs
+        return request
 
-    def _connected(self, told: dict[str, Any]) -> None:
+    def _opened(self, connection: HttpConnection) -> None:
+        self._connection = connection
+        if self._closed:
+            connection.shut_down()
+
+    def _connected(self, opened: SessionOpened) -> None:
         with self._changing:
-            self._id = self._before = told["session"]
-            self._jobs.intersection_update(told["jobs"])
+            self._id = self._last_id = opened["session"]
+            self._jobs.intersection_update(opened["jobs"])
             self._failure = None
             self._changing.notify_all()
 
@@ -176,10 +192,17 @@ class Session:
             self._failure = error
             self._changing.notify_all()
 
-    def _hang_up(self) -> None:
-        if (connected := self._socket) is not None:
-            with suppress(OSError):  # it has ended by itself
-                connected.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
+    def _disconnect(self) -> None:
+        if (connection := self._connection) is not None:
+            connection.shut_down()
+
+
+def _read_opened(stream: ReplyStream) -> SessionOpened:
+    """Decode the first line of a session; raise ValueError if it is none."""
+    opened = json.loads(stream.line())
+    if not isinstance(opened, dict) or not isinstance(opened.get("session"), str):
+        raise ValueError(f"not the beginning of a session: {opened!r:.100}")
+    return cast("SessionOpened", opened)
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -191,16 +214,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _open(address: Address) -> socket.socket:
-    """A connection that lasts for as long as we do, without a time-out."""
-    if not address.path:
-        return socket.create_connection((address.host, address.port))
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connected.connect(address.path)
-    except BaseException:
-        connected.close()
-        raise
-    return connected

@@ -1,7 +1,7 @@
-"""Calls of functions: what clients report of them, and what becomes of those nobody reports on.
+"""Records of calls of functions, as clients report them.
 
-Calls go from clients straight to their workers; here they are only written down. The keeper's
-thread does that, as it alone may write, but no ledger and no event has a part in it.
+Calls go from clients straight to their workers; here they are only recorded. The keeper's thread
+writes the records, as it alone may write, but they are not part of the ledger and make no events.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gridhand.controller.commands import AskStore
-from gridhand.core.callrecords import CallRecord
-from gridhand.core.calls import Call
-from gridhand.core.errors import GridError, StoreUnavailable, UnknownCall
+from gridhand.controller.keeper.questions import AskStore
+from gridhand.controller.store_retry import retry_while_store_is_away
+from gridhand.core.errors import GridError, UnknownCall
+from gridhand.core.model.call_record import CallRecord
+from gridhand.core.operations import Operation
 from gridhand.store.base import Store
 
-KEPT_CALLS = 1_000_000  # that have ended
+KEPT_CALLS = 1_000_000  # ended calls
 GONE = "its client is gone"
 _STEP = 2000
 _PAUSE_S = 0.02
-_AGAIN_S = 0.5
-_BETWEEN = 10_000  # calls that are written between two looks whether there are too many
+_BETWEEN = 10_000  # calls written between two checks whether there are too many
 
 _log = logging.getLogger(__name__)
 
 
 class WantedCalls(NamedTuple):
-    """Which calls to list, at most so many."""
+    """Which calls to list, at most `limit`."""
 
     states: tuple[str, ...] = ()
     name: str | None = None
@@ -37,14 +37,14 @@ class WantedCalls(NamedTuple):
     limit: int = 100
 
 
-class CallBook:
-    """What is written of calls, and for how long."""
+class CallRecorder:
+    """Writes records of calls, and deletes old ones."""
 
     def __init__(
         self,
-        ask: Callable[[Call[Any]], Awaitable[Any]],
+        ask: Callable[[Operation[Any]], Awaitable[Any]],
         in_background: Callable[[Coroutine[Any, Any, None]], None],
-        kept_ms: int,
+        kept_ms: Callable[[], int],
     ) -> None:
         self._ask = ask
         self._in_background = in_background
@@ -53,7 +53,7 @@ class CallBook:
         self._forgetting = False
 
     def write(self, calls: Sequence[CallRecord]) -> Awaitable[None]:
-        """Have them written: asked for at once, and to be awaited."""
+        """Send records to the store at once; await the result for when they are written."""
         self._written += len(calls)
         if self._written >= _BETWEEN and not self._forgetting:
             self._written = 0
@@ -61,13 +61,13 @@ class CallBook:
         return self._ask(AskStore(lambda store, now: _write(store, calls, now)))
 
     async def lose(self, runs: Iterable[tuple[str, str]]) -> None:
-        """Those who reported these are gone: nobody will say how what is open ended."""
+        """Mark the open calls of these runs as lost: their clients are gone."""
         for owner, run in runs:
-            while await self._surely(_losing(owner, run)):
+            while await self._ask_surely(_lose_calls(owner, run)):
                 pass
 
     async def forget(self) -> None:
-        """Forget what is old, and the oldest of what is too much, a little at a time."""
+        """Delete old records, and the oldest ones over the limit, a little at a time."""
         self._forgetting = True
         try:
             more = True
@@ -80,10 +80,12 @@ class CallBook:
             self._forgetting = False
 
     def _forget(self, store: Store, now: int) -> bool:
-        return store.forget_calls(before=now - self._kept_ms, keep=KEPT_CALLS, most=_STEP)
+        return store.forget_calls(
+            before=store.time_ago(self._kept_ms(), now), keep=KEPT_CALLS, most=_STEP
+        )
 
     async def open_runs(self) -> list[tuple[str, str]]:
-        """The owners and runs with calls of which nobody has said yet how they ended."""
+        """Return the owners and runs of calls that have not ended."""
         runs: list[tuple[str, str]] = await self._ask(AskStore(lambda store, _: store.open_runs()))
         return runs
 
@@ -100,27 +102,24 @@ class CallBook:
         )
         return found
 
-    async def _surely(self, call: Call[Any]) -> Any:
-        """The answer once the store is there; nothing if it will not have it."""
-        while True:
-            try:
-                return await self._ask(call)
-            except StoreUnavailable:
-                await asyncio.sleep(_AGAIN_S)
-            except GridError:
-                return None
+    async def _ask_surely(self, operation: Operation[Any]) -> Any:
+        """Return the reply, however long the store is away; None if the store refuses."""
+        try:
+            return await retry_while_store_is_away(lambda: self._ask(operation))
+        except GridError:
+            return None
 
 
 def _write(store: Store, calls: Sequence[CallRecord], now: int) -> None:
-    store.write_calls([_by_now(call, now) for call in calls])
+    store.write_calls([_not_in_future(call, now) for call in calls])
 
 
-def _losing(owner: str, run: str) -> AskStore[int]:
+def _lose_calls(owner: str, run: str) -> AskStore[int]:
     return AskStore(lambda store, now: store.lose_calls(owner, run, at=now, why=GONE, most=_STEP))
 
 
-def _by_now(call: CallRecord, now: int) -> CallRecord:
-    """A client's clock may be ahead of ours, but what it tells of has happened."""
+def _not_in_future(call: CallRecord, now: int) -> CallRecord:
+    """Cap the times of a call at now: the client's clock may be ahead of ours."""
     if (call.ended or call.started or call.submitted) <= now:
         return call
     started = None if call.started is None else min(call.started, now)

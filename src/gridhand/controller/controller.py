@@ -1,105 +1,135 @@
-"""Controller: the keeper, its queue, an engine, and those who wait, in one process.
+"""The controller: keeper, queue, engine and connected clients in one process.
 
-The keeper decides in its own thread; everything else is in one event loop. A change becomes known
-here when it is durable: `_settled` is called for it, has it done, and tells who listens.
+The keeper decides in its own thread; everything else runs in one event loop. When a change is
+durable, `_settled` passes it to the runner, which acts on it, and to everybody who listens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gridhand.controller.callbook import CallBook
-from gridhand.controller.clients import Clients
-from gridhand.controller.commands import Desk, Read
-from gridhand.controller.dispatch import Dispatch
-from gridhand.controller.embedded import Embedded
-from gridhand.controller.environments import Environments
-from gridhand.controller.feed import Feed
-from gridhand.controller.job_commands import ADMIN, Cancel, Submit
-from gridhand.controller.keeper import Keeper
-from gridhand.controller.looking import (
-    Seen,
-    Wanted,
-    counted,
-    ended_ones,
-    held_by,
-    open_by_id,
-    open_ones,
-    over,
-    stored,
-)  # fmt: skip
-from gridhand.controller.neighbours import Neighbours
-from gridhand.controller.retention import KEPT_MS, Retention
-from gridhand.controller.running import Runner
-from gridhand.controller.sessions import EndWithSession, Sessions
-from gridhand.core.allocations import Allocation, Lifetime
-from gridhand.core.callrecords import CallRecord
-from gridhand.core.calls import Call, Reply
+from gridhand.controller.call_recorder import CallRecorder
+from gridhand.controller.client_sessions import (
+    Sessions,
+    attached_jobs,
+    session_allocations,
+    with_clients,
+)
+from gridhand.controller.connections import ConnectionCounts
+from gridhand.controller.declared_nodes import DeclaredNodes
+from gridhand.controller.environment_files import Environments, environments_in_use
+from gridhand.controller.job_feed import Feed
+from gridhand.controller.job_reader import JobFilter, JobReader
+from gridhand.controller.job_runner import Runner
+from gridhand.controller.keeper.dispatcher import Dispatch
+from gridhand.controller.keeper.embedded import Embedded
+from gridhand.controller.keeper.job_commands import ADMIN
+from gridhand.controller.keeper.keeper import Keeper
+from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.keeper.questions import AskStore, Read
+from gridhand.controller.nested_waits import NestedWaits
+from gridhand.controller.other_controllers import Neighbours
+from gridhand.controller.problem_list import list_problems
+from gridhand.controller.retention import Retention
+from gridhand.controller.settings import Settings
+from gridhand.controller.store_claim import StoreClaim
+from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
+    ControllerStopping,
     GridClosed,
     GridError,
     InvalidInput,
     JobsRunning,
     NotYours,
     OutcomeUnknown,
+    StoreDamaged,
     StoreFenced,
-    StoreUnavailable,
-    UnknownAllocation,
-    UnknownJob,
+    StoreRemoved,
 )
-from gridhand.core.jobs import After, Job, Reason, Work
-from gridhand.core.ledger import Change
-from gridhand.core.strategies import strategy_named
+from gridhand.core.jobs.job import After, Job, JobSpec, Reason
+from gridhand.core.ledger.allocations import Allocation, Lifetime
+from gridhand.core.ledger.ledger import Change
+from gridhand.core.model.call_record import CallRecord
+from gridhand.core.model.names import AllocationId, JobId
+from gridhand.core.operations import (
+    Cancel,
+    EndWithSession,
+    NoteSignal,
+    Operation,
+    Reply,
+    Submit,
+    Submitted,
+)
 from gridhand.engines.base import Engine
-from gridhand.engines.several import engine_of
 from gridhand.home import Home
 from gridhand.store.base import Store
-from gridhand.store.urls import store_at
+from gridhand.store.home_store import HomeStore
 
 _KILLING_S = 60.0
-_LONGEST_NUMBER = 19
-_STORE_PAUSE_S = 0.5  # between looks whether it is back
 MOST_AFTER = 10_000  # jobs that one is to run after
 
 _log = logging.getLogger(__name__)
 
 
-class Controller:
-    """What the API speaks with. Methods are called in its event loop; `owner` is who asks."""
+class Controller(JobReader):
+    """Everything that the API offers. Methods run in its event loop; `owner` is the caller."""
 
-    def __init__(self, home: Home, store: Store, engine: Engine, *, strategy: Any = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        store: Store,
+        engine: Engine,
+        *,
+        settings: Settings | None = None,
+        belongs_to: HomeStore | None = None,
+        machine: str = "",
+        taken: Callable[[str], None] = lambda cluster_id: None,
+    ) -> None:
+        """`belongs_to` is the store that earlier controllers of the home have used.
+
+        `machine` is the name of this machine, if others share the store. `taken` is called with
+        the id of the ledger once the store is ours, before any node hears of it.
+        """
         self.home = home
+        self._belongs_to = belongs_to
+        self._machine = machine
+        self._taken = taken
         self.store_url = store.url
+        self._store = store
         self.feed = Feed()
         self.started = time.time()
         self.since = time.monotonic()
         self.neighbours = Neighbours(home.folder)
-        self.attached = Clients(self._clients_gone)
-        self.callbook = CallBook(self.ask, self._in_background, KEPT_MS)
+        self.attached = ConnectionCounts(self._clients_gone)
+        self.settings = settings or Settings()
+        kept_ms = self.settings.kept_ms
+        self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
+        self.nested_waits = NestedWaits(self.ask)
+        self.declared = DeclaredNodes(home.declared, self.ask)
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
         self._engine = engine
-        self._store = store
-        self._dispatch = Dispatch(self._committed, self._reloaded)
-        chosen = None if strategy is None else strategy_named(strategy)
-        self._keeper = Keeper(store, strategy=chosen, dispatch=self._dispatch)
+        self._dispatch = Dispatch(self._committed, self._reloaded, self._startable)
+        strategy = self.settings.strategy
+        self._keeper = Keeper(store, strategy=strategy, dispatch=self._dispatch, machine=machine)
         self._background: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
 
     async def open(self, *, new_cluster: bool = False) -> None:
-        """Take the store, reach the nodes, adopt what runs there, and begin to start jobs."""
+        """Take the store, connect to the nodes, adopt what runs there, and begin to start jobs."""
         self._loop = asyncio.get_running_loop()
         self._dispatch.pause()
-        if new_cluster:
-            await asyncio.to_thread(_outgrow, self._store, await self._engine.epoch_seen())
-        self.calls = await asyncio.to_thread(Embedded, self._keeper)
-        self._port = self.calls.port(self._loop)
         self.environments = Environments(self.home.environments)
-        self._retention = Retention(self.ask, self.calls, self.callbook, self.home)
+        seen = await self._engine.look()
+        claim = StoreClaim(self.store_url, seen, self._belongs_to, new_cluster=new_cluster)
+        self._backend = await asyncio.to_thread(Embedded, self._keeper, claim.next_epoch)
+        self._port = self._backend.port(self._loop)
+        self._retention = Retention(self.ask, self.callbook, self.home, self.settings.kept_ms)
         self.runner = Runner(
             self.ask,
             self._engine,
@@ -108,91 +138,134 @@ class Controller:
             self._keeper.clock.now,
             self._fail,
             self.feed.tell,
+            self.declared.report,
         )
         try:
-            # Before anything can end: who ends takes its environment along if no other needs it.
-            self.environments.sweep(await self.ask(Read(_environments)))
-            await self.runner.open(self._keeper.opening.epoch, new_cluster=new_cluster)
-            await self._take_over()
+            self._taken(self._keeper.opening.cluster_id)
+            await (self._only_look() if self._damage else self._adopt())
         except BaseException:
             await self.runner.close(end=False)
-            await asyncio.to_thread(self.calls.close)
+            await asyncio.to_thread(self._backend.close)
             raise
         self.neighbours.enter()
         for problem in self.problems():
             _log.warning("%s", problem["message"])
-        await self._go_on()
-        self._in_background(self._retention.hourly())
+        if not self._damage:
+            await self._go_on()
+            self._in_background(self._retention.hourly())
+
+    async def _adopt(self) -> None:
+        # Before any job can end: the last job that needs an environment deletes it.
+        self.environments.sweep(await self.ask(Read(environments_in_use)))
+        await self.runner.open(self._keeper.opening.epoch)
+        await self._take_over()
+
+    async def _only_look(self) -> None:
+        """Connect to the nodes to see what runs there; nothing can be written, so nothing ends."""
+        known = await self._engine.open(self._keeper.opening.epoch, self.runner)
+        self.runner.spawned([report for report in known.running if report.pid is not None])
+
+    @property
+    def _damage(self) -> str:
+        return self._keeper.opening.damage
 
     async def _take_over(self) -> None:
-        """Those who were connected to the controller before have a while to come back."""
-        jobs, sessions = await self.ask(Read(_with_clients))
+        """Give the clients of the previous controller a while to come back."""
+        jobs, sessions = await self.ask(Read(with_clients))
         runs = await self.callbook.open_runs()
         self.attached.expect(jobs)
         if sessions or runs:
             self.sessions.expect(sessions, runs)
 
-    async def close(self) -> None:
-        """Stop deciding, let go of the nodes and the store. Running jobs go on."""
-        self.stopping.set()
-        self.neighbours.leave()
+    def begin_stopping(self) -> None:
+        """Decide nothing any more, before the first connection is closed.
+
+        Nothing is granted, released, cancelled, started or expired from now on: clients whose
+        connections we close are not gone, and have their full time to come back to the next
+        controller. Questions are answered until `close`.
+        """
         self._dispatch.pause()
-        self.attached.close()
-        self.sessions.close()
+        self._keeper.freeze()
+        self.attached.freeze()
+        self.sessions.freeze()
         for task in self._background:
             task.cancel()
+        self.stopping.set()
+
+    async def close(self) -> None:
+        """Let go of the nodes and the store. Running jobs go on."""
+        self.begin_stopping()
+        self.neighbours.leave()
         idle = await self.idle()
         await self.runner.close(end=idle)
-        await asyncio.to_thread(self.calls.close)
+        await asyncio.to_thread(self._backend.close)
 
-    def ask(self, call: Call[Reply]) -> asyncio.Future[Reply]:
-        answer = self._port.call(call)
+    @property
+    def identity(self) -> str:
+        """The ledger, and how often it has changed hands."""
+        return self._backend.identity
+
+    def give_back(self, operation: Operation[Reply], reply: Reply) -> None:
+        """Release what the operation alone was granted: nobody waits for its reply."""
+        self._backend.give_back(operation, reply)
+
+    def ask(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:
+        answer = self._port.run(operation)
         answer.add_done_callback(self._answered)
         return answer
 
     def _answered(self, answer: asyncio.Future[Any]) -> None:
-        """A keeper that has ended, or whose store another has, does not come back: nor do we."""
+        """End the controller if its keeper has ended or another one owns the store."""
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, StoreFenced | GridClosed) and not self.stopping.is_set():
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Something of ours is broken. Who comes after us adopts all that runs, so that is next."""
+        """End the controller after a fault of its own; the next one adopts all that runs."""
+        if isinstance(error, ControllerStopping):
+            return  # the next controller hears of it again
         _log.error("the controller ends, because of a fault of its own", exc_info=error)
         self.failure = self.failure or error
-        self.stopping.set()
+        self.begin_stopping()
 
     def problems(self) -> list[dict[str, Any]]:
-        """What is wrong with this machine, and with us, and what to do about it."""
-        found = [
-            {"node": node, **dict(one)}
-            for node, several in self.runner.problems.items()
-            for one in several
-        ]
-        return found + [
-            {
-                "node": None,
-                "message": f"another controller (pid {pid}, in {home}) promises the cores of this"
-                " machine, too",
-                "hint": "Use one of them: set GRIDHAND_HOME or GRIDHAND_ADDRESS to the same.",
-            }
-            for pid, home in self.neighbours.others()
-        ]
+        """Return what is wrong with this machine or this controller, with hints."""
+        errors: list[GridError] = []
+        if self._damage:
+            errors.append(StoreDamaged(self.store_url, self._damage))
+        if lost := self.lost_file():
+            errors.append(StoreRemoved(lost))
+        return list_problems(self.runner.problems, errors, self.neighbours.others())
 
-    # ---- what has become durable
+    def lost_file(self) -> str:
+        """Return the file of the store that was removed while it was open; "" if none was."""
+        return self._store.lost_file()
 
-    def _committed(self, changes: Sequence[Change], held: Mapping[str, Any]) -> None:
-        """In the keeper's thread."""
+    async def repair_store(self) -> bool:
+        """Write the store anew if its file was removed; return whether it was."""
+        return await self.ask(AskStore(lambda store, _: store.rewrite()))
+
+    # ---- durable changes
+
+    def _committed(
+        self, changes: Sequence[Change], held: Mapping[AllocationId, Allocation]
+    ) -> None:
+        """Pass durable changes to the event loop; called from the keeper's thread."""
         self._loop.call_soon_threadsafe(self._settled, changes, held)
 
     def _reloaded(self) -> None:
-        """In the keeper's thread."""
+        """Compare the nodes with a ledger that was read again; called from the keeper's thread."""
         self._loop.call_soon_threadsafe(lambda: self.runner.look_again())
 
-    def _settled(self, changes: Sequence[Change], held: Mapping[str, Any]) -> None:
+    def _startable(self, job: Job) -> bool:
+        """Return whether this machine has what a job needs; called from the keeper's thread."""
+        return not self._machine or self.environments.has(job.work.environment)
+
+    def _settled(self, changes: Sequence[Change], held: Mapping[AllocationId, Allocation]) -> None:
         for kind, _, _, job, _ in changes:
             attempt = job.attempt
-            self.runner.changed(kind, job, held.get(attempt.allocation) if attempt else None)
+            if kind != "job.signalled":
+                self.runner.changed(kind, job, held.get(attempt.allocation) if attempt else None)
             if not job.open:
                 self.sessions.forget_job(job.id)
                 self.environments.drop(job.work.environment)
@@ -201,152 +274,103 @@ class Controller:
     # ---- jobs
 
     async def keep(self, environment: Mapping[str, str]) -> str:
-        """Keep the variables of a job to come; `submit` must follow."""
+        """Store the variables of a job and return their name; `submit` must follow."""
         return await self.environments.keep(environment)
 
     async def submit(
         self,
         op_id: str | None,
-        work: Work,
+        work: JobSpec,
         *,
         indices: tuple[int, ...] = (),
         after: tuple[After, ...] = (),
-    ) -> list[str]:
-        """Queue it, and answer the ids. The environment it names must have been kept."""
-        command = Submit(work.owner, op_id, work, indices, await self._each(after))
+    ) -> Submitted:
+        """Queue a job or an array. The environment that `work` names must have been kept."""
+        command = Submit(work.owner, op_id, work, indices, await self._expand_arrays(after))
         count = max(1, len(indices))
         self.environments.need(work.environment, count - 1)
         try:
-            ids = await self.ask(command)
+            submitted = await self.ask(command)
         except OutcomeUnknown:
-            raise  # it may be there, and need them
+            raise  # the job may have been stored, and need them
         except GridError:
             self.environments.drop(work.environment, count)
             raise
-        if not command.fresh:
+        if not submitted.fresh:
             self.environments.drop(work.environment, count)
         if not work.detached:
-            self.attached.expect(ids)
-        return ids
+            self.attached.expect(submitted.ids)
+        return submitted
 
-    async def _each(self, after: tuple[After, ...]) -> tuple[After, ...]:
-        """For an array all its tasks, which are there from the moment it is submitted."""
-        found: list[After] = []
-        for one in after:
-            tasks = [] if "_" in one.id else await self.jobs(Wanted(array=one.id, limit=MOST_AFTER))
-            ids = [seen.job.id for seen in reversed(tasks)] or [one.id]
-            found += [After(id, one.condition) for id in ids]
-        if len(found) > MOST_AFTER:
-            raise InvalidInput("after", f"{len(found)} jobs", f"at most {MOST_AFTER} jobs")
-        return tuple(found)
+    async def _expand_arrays(self, after: tuple[After, ...]) -> tuple[After, ...]:
+        """Replace each array by its tasks, which all exist from the moment it is submitted."""
+        expanded: list[After] = []
+        for id, condition in after:
+            whole = JobFilter(array=id, limit=MOST_AFTER)
+            tasks = [] if "_" in id else await self.jobs(whole)
+            ids = [view.job.id for view in reversed(tasks)] or [id]
+            expanded += [After(task, condition) for task in ids]
+        if len(expanded) > MOST_AFTER:
+            raise InvalidInput("after", f"{len(expanded)} jobs", f"at most {MOST_AFTER} jobs")
+        return tuple(expanded)
 
     async def cancel(
-        self, owner: str, ids: Sequence[str], reason: Reason = Reason.CANCELLED
-    ) -> list[str]:
-        return await self.ask(Cancel(owner, ids=tuple(ids), reason=reason))
+        self, owner: str, ids: Sequence[str], op_id: str | None = None, *, any_owner: bool = False
+    ) -> list[JobId]:
+        return await self.ask(Cancel(owner, op_id, tuple(ids), any_owner=any_owner))
 
-    async def signal(self, owner: str, id: str, signum: int) -> bool:
-        seen = await self.job(id)
-        if owner not in (seen.job.work.owner, ADMIN):
+    async def signal(
+        self,
+        owner: str,
+        id: JobId,
+        signum: int,
+        op_id: str | None = None,
+        *,
+        any_owner: bool = False,
+    ) -> bool:
+        """Send a signal to a running job; return whether it was sent. An event says who did."""
+        job = (await self.job(id)).job
+        if owner != job.work.owner and not any_owner:
             raise NotYours(id, owner, "job")
-        return await self.runner.signal(seen.job, signum)
-
-    async def job(self, id: str) -> Seen:
-        found = await self.find([id])
-        if not found:
-            raise UnknownJob(id)
-        return found[0]
-
-    async def find(self, ids: Sequence[str]) -> list[Seen]:
-        """Those jobs, in that order; unknown ones are left out."""
-        known: dict[str, Seen] = await self.ask(open_by_id(self._queue, ids))
-        missing = [id for id in ids if id not in known]
-        if missing:
-            known |= {job.id: over(job) for job in await self.ask(stored(missing))}
-        return [known[id] for id in ids if id in known]
-
-    async def find_surely(self, ids: Sequence[str]) -> list[Seen]:
-        """As `find`, for those who were just changed: that is done, and not to be denied now
-        because the store has gone since."""
-        while True:
-            try:
-                return await self.find(ids)
-            except StoreUnavailable:
-                if self.stopping.is_set():
-                    raise
-                await asyncio.sleep(_STORE_PAUSE_S)
-
-    async def jobs(self, wanted: Wanted) -> list[Seen]:
-        """Newest first."""
-        found = {seen.job.id: seen for seen in await self.ask(open_ones(self._queue, wanted))}
-        for job in await self.ask(ended_ones(wanted)):
-            found.setdefault(job.id, over(job))
-        newest = sorted(found.values(), key=lambda seen: -seen.job.number)
-        return newest[: wanted.limit]
-
-    async def devices(self, job: Job) -> list[str]:
-        """The devices that its last attempt had."""
-        if not job.attempts:
-            return []
-        held = await self.ask(held_by([job.attempts[-1].allocation]))
-        return [hold.device for one in held for hold in one.devices]
+        sent = await self.runner.signal(job, signum)
+        if sent:  # even if the store is away, so it is recorded afterwards
+            self._in_background(self._run_surely(NoteSignal(owner, op_id, job.id, signum)))
+        return sent
 
     def usage_of(self, job: Job) -> Mapping[str, Any] | None:
-        """What it was last measured to use."""
+        """Return what a running job was last measured to use."""
         attempt = job.attempt
         if attempt is None:
             return None
-        found: Mapping[str, Any] = self.runner.usage.get(attempt.node, {}).get("jobs", {})
-        return found.get(job.id)
+        usage = self.runner.usage.get(attempt.node)
+        return None if usage is None else usage["jobs"].get(job.id)
 
-    async def counts(self) -> dict[str, int]:
-        return await self.ask(Read(counted))
-
-    async def idle(self) -> bool:
-        try:
-            return not any((await self.counts()).values())
-        except GridError:
-            return False
-
-    def _queue(self) -> Any:
-        return self._dispatch.queue
-
-    # ---- those who are gone
+    # ---- clients that are gone
 
     async def _clients_gone(self, ids: list[str]) -> None:
         async def cancel(id: str) -> None:
             gone = Cancel(ADMIN, ids=(id,), reason=Reason.CLIENT_GONE)
-            await self._surely(gone, unless=lambda: self.attached.has(id))
+            await self._run_surely(gone, unless=lambda: self.attached.has(id))
 
-        await asyncio.gather(*map(cancel, ids))  # asked in one turn, so written as one
+        await asyncio.gather(*map(cancel, ids))  # sent in one turn, so one transaction
 
     async def _end_with_session(self, held: Sequence[EndWithSession]) -> None:
-        await asyncio.gather(*map(self._surely, held))
+        await asyncio.gather(*map(self._run_surely, held))
 
-    async def _surely(self, call: Call[Any], unless: Callable[[], bool] | None = None) -> None:
-        """Until it is written. What is over by itself meanwhile is as good."""
-        while unless is None or not unless():
-            try:
-                await self.ask(call)
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(_STORE_PAUSE_S)
-            except GridError:
-                return
+    async def _run_surely(
+        self, operation: Operation[Any], unless: Callable[[], bool] | None = None
+    ) -> None:
+        """Run an operation, however long the store is away; ignore that it was refused.
 
-    async def allocation(self, id: str) -> Allocation:
-        """The allocation with that id, live or closed."""
-        live = await self.ask(Read(lambda desk: desk.ledger.live.get(id)))
-        number = id.rpartition("-")[2]
-        if live is None and number.isdecimal() and len(number) < _LONGEST_NUMBER:
-            closed = await self.ask(held_by([id]))
-            live = next((held for held in closed if held.id == id), None)
-        if live is None:
-            raise UnknownAllocation(id)
-        return live
+        It is refused if what it is to end has ended by itself meanwhile.
+        """
+        if unless is not None and unless():
+            return
+        with contextlib.suppress(GridError):
+            await retry_while_store_is_away(lambda: self.ask(operation), give_up=unless)
 
     async def hold_in(self, session: str, made: Sequence[Allocation]) -> bool:
-        """What was made for a session ends with it; at once if that has ended meanwhile."""
+        """Attach allocations to a session, or release them and return False if it has ended."""
         own = [held for held in made if held.lifetime is Lifetime.SESSION]
         if all(self.sessions.hold(held.owner, session, held.id) for held in own):
             return True
@@ -357,14 +381,14 @@ class Controller:
         self,
         owner: str,
         session: str,
-        held: Sequence[str],
-        jobs: Sequence[str],
+        held: Sequence[AllocationId],
+        jobs: Sequence[JobId],
         runs: Sequence[str] = (),
-    ) -> tuple[list[str], list[str]]:
-        """What a session had before the controller was restarted, as far as it is still there."""
+    ) -> tuple[list[AllocationId], list[JobId]]:
+        """Attach again what a session held before a restart; return what of it still exists."""
 
-        def answer(desk: Desk) -> tuple[list[str], list[str]]:
-            return _sessions_own(desk, owner, held), _attached_of(desk, owner, jobs)
+        def answer(context: Context) -> tuple[list[AllocationId], list[JobId]]:
+            return session_allocations(context, owner, held), attached_jobs(context, owner, jobs)
 
         live, running = await self.ask(Read(answer))
         for run in runs:
@@ -379,16 +403,16 @@ class Controller:
     async def report_calls(
         self, owner: str, session: str, run: str, calls: Sequence[CallRecord]
     ) -> None:
-        """Write down what a client says of its calls."""
+        """Record what a client reports of its calls."""
         if not self.sessions.report_on(owner, session, run):
             raise InvalidInput("session", session, "a session that is connected")
-        # Asked for in the same turn: what is lost with the session is to be so after this.
+        # Sent in the same turn: if the session ends, its calls are marked lost after this.
         await self.callbook.write(calls)
 
     # ---- ending
 
     async def stop(self, jobs: str) -> None:
-        """Ask for the end: `refuse` while jobs are open, `keep` them, or `kill` them first."""
+        """Stop the controller: `refuse` while jobs are open, `keep` them, or `kill` them first."""
         count = sum((await self.counts()).values())
         if count and jobs == "refuse":
             raise JobsRunning(count)
@@ -400,15 +424,15 @@ class Controller:
             except BaseException:
                 await self._go_on()
                 raise
-        self.stopping.set()
+        self.begin_stopping()
 
     async def _go_on(self) -> None:
-        """Start what waits, from now on."""
+        """Start waiting jobs from now on."""
         self._dispatch.resume()
-        await self.ask(Read(lambda desk: None))  # wakes the keeper
+        await self.ask(Read(lambda context: None))  # wakes the keeper
 
     async def _kill_all(self) -> None:
-        ids = await self.ask(Read(lambda desk: tuple(desk.ledger.jobs.open)))
+        ids = await self.ask(Read(lambda context: tuple(context.ledger.jobs.open)))
         await self.ask(Cancel(ADMIN, ids=ids))
         with self.feed.listen(None) as listening:
             deadline = time.monotonic() + _KILLING_S
@@ -424,43 +448,3 @@ class Controller:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
-
-
-def _sessions_own(desk: Desk, owner: str, ids: Sequence[str]) -> list[str]:
-    found = [desk.ledger.live[id] for id in ids if id in desk.ledger.live]
-    return [one.id for one in found if (one.owner, one.lifetime) == (owner, Lifetime.SESSION)]
-
-
-def _attached_of(desk: Desk, owner: str, ids: Sequence[str]) -> list[str]:
-    book = desk.ledger.jobs.open
-    found = [book[id] for id in ids if id in book]
-    return [job.id for job in found if job.work.owner == owner and not job.work.detached]
-
-
-def local_controller(home: Home, store_url: str) -> Controller:
-    """A controller of this machine, which runs jobs here."""
-    return Controller(home, store_at(store_url), engine_of(home))
-
-
-def _outgrow(store: Store, epoch: int) -> None:
-    """Begin epochs until they are as late as one that nodes have seen in another store's name."""
-    while store.open().epoch < epoch:
-        store.close()
-    store.close()
-
-
-def _environments(desk: Desk) -> list[str]:
-    """Those that open jobs need, as often as they do."""
-    book = desk.ledger.jobs.open.values()
-    return [job.work.environment for job in book if job.work.environment]
-
-
-def _with_clients(desk: Desk) -> tuple[list[str], list[tuple[str, str]]]:
-    """Attached jobs, and what sessions hold."""
-    book = desk.ledger.jobs.open.values()
-    sessions = [
-        (held.owner, held.id)
-        for held in desk.ledger.live.values()
-        if held.lifetime is Lifetime.SESSION
-    ]
-    return [job.id for job in book if not job.work.detached], sessions

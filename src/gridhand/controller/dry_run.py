@@ -1,34 +1,37 @@
-"""Planning: what would become of a job if it were submitted now, found out without doing so.
+"""Dry runs: what would happen to a job if it were submitted now.
 
-What submitting would refuse is refused here, in the same words.
+What a submission would refuse is refused here with the same error.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from gridhand.controller.commands import Desk, Read, near
 from gridhand.controller.controller import Controller
-from gridhand.controller.looking import Wanted
-from gridhand.controller.within import room_within
+from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
+from gridhand.controller.keeper.questions import Read
+from gridhand.controller.keeper.run_within import find_room_within
 from gridhand.core.errors import InvalidDependency, InvalidInput, InvalidRequest
-from gridhand.core.explain import explain
-from gridhand.core.explanation import Explanation
-from gridhand.core.jobs import After, Work
-from gridhand.core.refusals import Refusal
+from gridhand.core.explain.explain import explain
+from gridhand.core.explain.explanation import Explanation
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.jobs.job import After, JobSpec
 
 _MOST_TASKS = 10_000
 _SHOWN = 3
 
 
-async def planned(controller: Controller, work: Work, after: tuple[After, ...]) -> dict[str, Any]:
-    """Whether it would start now, and where; else for what it would wait."""
+async def planned(
+    controller: Controller, work: JobSpec, after: tuple[After, ...]
+) -> dict[str, Any]:
+    """Return whether the job would start now and where, or what it would wait for."""
     if work.within is not None:
-        return await controller.ask(Read(lambda desk: _inside(work, after, desk)))
-    waits = await _waits_for(controller, after)
+        return await controller.ask(Read(lambda context: _plan_within(work, after, context)))
+    waits = await _find_waits(controller, after)
     try:
-        found = await controller.ask(Read(lambda desk: _explained(work, desk)))
-    except InvalidRequest as error:  # what it is to be near to is not there now; it may come
+        found = await controller.ask(Read(lambda context: _explain(work, context)))
+    except InvalidRequest as error:  # its neighbour does not exist now, but may come
         return _answer(None, f"{error}. {error.hint}")
     return _answer(found, waits or (None if found.fits else str(found)))
 
@@ -43,27 +46,27 @@ def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
     }
 
 
-def _inside(work: Work, after: tuple[After, ...], desk: Desk) -> dict[str, Any]:
-    held = room_within(work, after, False, desk)
+def _plan_within(work: JobSpec, after: tuple[After, ...], context: Context) -> dict[str, Any]:
+    held = find_room_within(work, after, False, context)
     gpus = [hold.device for hold in held.devices]
     return {**_answer(None, None), "node": held.node, "gpus": gpus}
 
 
-def _explained(work: Work, desk: Desk) -> Explanation:
-    asked = near(work.request, work.owner, desk.ledger)
-    found = explain(asked, desk.snapshot, desk.strategy)
+def _explain(work: JobSpec, context: Context) -> Explanation:
+    asked = resolve_neighbours(work.request, work.owner, context.ledger)
+    found = explain(asked, context.snapshot, context.strategy)
     comes_and_goes = asked.together_with is not None or asked.apart_from
     if not found.ever and not comes_and_goes:
-        raise Refusal(asked, desk.snapshot).error()
+        raise Refusal(asked, context.snapshot).error()
     return found
 
 
-async def _waits_for(controller: Controller, after: tuple[After, ...]) -> str:
-    """The jobs that would have to end first, in words; nothing if there are none."""
+async def _find_waits(controller: Controller, after: tuple[After, ...]) -> str:
+    """Return a text about the jobs that would have to end first, or an empty one."""
     waits: list[str] = []
     for one in after:
         found = await controller.find([one.id])
-        found = found or await controller.jobs(Wanted(array=one.id, limit=_MOST_TASKS))
+        found = found or await controller.jobs(JobFilter(array=one.id, limit=_MOST_TASKS))
         if not found:
             raise InvalidDependency("the new one", one.id)
         for seen in found:

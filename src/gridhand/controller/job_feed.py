@@ -1,4 +1,4 @@
-"""Feed: who wants to hear of changes to jobs, and is told of them once they are durable."""
+"""A feed of changes to jobs, for listeners, once the changes are durable."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gridhand.core.jobs import Job
+from gridhand.core.jobs.job import Job
+from gridhand.core.model.names import JobId
 
 _MOST_UNREAD = 10_000
 
 
 class Listening:
-    """The latest of what one listener has not read yet; each job once, as it is now."""
+    """The changes that one listener has not read yet: each job once, in its latest state."""
 
     def __init__(self) -> None:
-        self._news: dict[str, Job] = {}
+        self._news: dict[JobId, Job] = {}
         self._there = asyncio.Event()
 
     def tell(self, job: Job) -> None:
@@ -24,7 +25,7 @@ class Listening:
             self._there.set()
 
     async def changes(self, timeout_s: float | None = None) -> list[Job]:
-        """What has changed since; nothing if nothing has within the time."""
+        """Wait for changes and return them; return nothing after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._there.wait()
@@ -36,14 +37,15 @@ class Listening:
 
 
 class Feed:
-    """Listeners of one job, and of all. In the event loop only."""
+    """Listeners to one job or to all jobs. Used in the event loop only."""
 
     def __init__(self) -> None:
-        self._of: dict[str | None, set[Listening]] = {}
+        self.count = 0  # of the changes until now
+        self._of: dict[JobId | None, set[Listening]] = {}
 
     @contextmanager
-    def listen(self, *ids: str | None) -> Iterator[Listening]:
-        """Hear of these jobs, or of all of them (None)."""
+    def listen(self, *ids: JobId | None) -> Iterator[Listening]:
+        """Listen to these jobs, or to all jobs (None)."""
         listening = Listening()
         for id in ids:
             self._of.setdefault(id, set()).add(listening)
@@ -56,5 +58,6 @@ class Feed:
                     del self._of[id]
 
     def tell(self, job: Job) -> None:
+        self.count += 1
         for listening in (*self._of.get(job.id, ()), *self._of.get(None, ())):
             listening.tell(job)

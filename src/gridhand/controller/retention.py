@@ -1,7 +1,7 @@
-"""Retention: what is old is forgotten, a little at a time, so that nobody waits for it.
+"""Retention: old history is deleted a little at a time, so that nobody waits for it.
 
-A job is forgotten by the store first. What it wrote goes after that, and only what is as old: a
-store that knows nothing of it, because it is the wrong one, must not cost anybody their results.
+A job is deleted from the store first. Its folder is deleted after that, and only if it is as old: a
+wrong store, which does not know the job, must not cost anybody their results.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from gridhand.controller.callbook import CallBook
-from gridhand.controller.commands import Read
-from gridhand.controller.embedded import Embedded
-from gridhand.controller.looking import stored
-from gridhand.core.calls import Call
+from gridhand.controller.call_recorder import CallRecorder
+from gridhand.controller.job_reader import find_stored
+from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.core.errors import GridError
+from gridhand.core.model.names import JobId
+from gridhand.core.operations import Operation, Prune
 from gridhand.home import Home
 
-KEPT_MS = 30 * 86_400_000  # how long history is kept
 _EVERY_S = 3600.0
 _STEP = 2000
 _FOLDERS = 200
@@ -33,19 +32,20 @@ _log = logging.getLogger(__name__)
 
 
 class Retention:
-    """Forgets rows of the store, and the folders of jobs that are in it no more."""
+    """Deletes old rows of the store, and the folders of jobs that it no longer has."""
 
     def __init__(
         self,
-        ask: Callable[[Call[Any]], Awaitable[Any]],
-        calls: Embedded,
-        callbook: CallBook,
+        ask: Callable[[Operation[Any]], Awaitable[Any]],
+        callbook: CallRecorder,
         home: Home,
+        kept_ms: Callable[[], int],
     ) -> None:
+        """`kept_ms` says for how long history is kept, which may change."""
         self._ask = ask
-        self._calls = calls
         self._callbook = callbook
         self._home = home
+        self._kept_ms = kept_ms
 
     async def hourly(self) -> None:
         while True:
@@ -56,34 +56,42 @@ class Retention:
                 _log.warning("old history cannot be forgotten now: %s", error)
 
     async def forget(self) -> None:
-        """Forget all that is old by now."""
-        left = 1
+        """Delete everything that is old by now."""
+        left, kept_ms = 1, self._kept_ms()
         while left:
-            left = await self._ask(self._calls.prune(KEPT_MS, _STEP))
+            left = await self._ask(Prune(kept_ms, _STEP))
             await asyncio.sleep(_PAUSE_S if left else 0)
         await self._callbook.forget()
-        old = await asyncio.to_thread(_older, self._home.jobs, time.time() - KEPT_MS / 1000)
+        cut_ms = await self._ask(AskStore(lambda store, now: store.time_ago(kept_ms, now)))
+        old = await asyncio.to_thread(_older, self._home.jobs, cut_ms / 1000, kept_ms / 1000)
         for first in range(0, len(old), _FOLDERS):
             gone = await self._unknown(old[first : first + _FOLDERS])
             await asyncio.to_thread(_remove, [self._home.job(id) for id in gone])
 
-    async def _unknown(self, ids: Sequence[str]) -> list[str]:
-        """Those that are neither open nor in the store."""
+    async def _unknown(self, ids: Sequence[JobId]) -> list[JobId]:
+        """Return the ids of jobs that are neither open nor in the store."""
         found = await self._ask(
-            Read(lambda desk: {id for id in ids if id in desk.ledger.jobs.open})
+            Read(lambda context: {id for id in ids if id in context.ledger.jobs.open})
         )
-        found |= {job.id for job in await self._ask(stored(ids))}
+        found |= {job.id for job in await self._ask(find_stored(ids))}
         return [id for id in ids if id not in found]
 
 
-def _older(folder: str, than: float) -> list[str]:
-    """The jobs whose folders nobody has touched since."""
+def _older(folder: str, than: float, kept_s: float) -> list[JobId]:
+    """Return the jobs whose folders were last changed before this time, by both clocks.
+
+    Files have the time of the wall clock, which may have been set since: a file may be of a time
+    that has not yet come.
+    """
+    now = time.time()
+    least = min(than, now - kept_s)
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                if _is_job(entry.name) and entry.stat(follow_symlinks=False).st_mtime < than:
-                    found.append(entry.name)
+                changed = entry.stat(follow_symlinks=False).st_mtime
+                if _is_job(entry.name) and (changed < least or now < changed < than):
+                    found.append(JobId(entry.name))
     return found
 
 

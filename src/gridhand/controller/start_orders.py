@@ -1,13 +1,13 @@
-"""Orders: what an agent is told to start, made from a job and what it holds."""
+"""Make the StartOrder of a job from the job and its allocation."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-from gridhand.core.allocations import Allocation
-from gridhand.core.jobs import Job, Reason
-from gridhand.engines.base import Order
+from gridhand.core.jobs.job import Job, Reason
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.engines.base import StartOrder
 
 LOG_BYTES = 256 * 10**6  # of each of a job's two files
 PROCESSES = 4096  # of a job at once, threads included, unless it says otherwise
@@ -15,37 +15,37 @@ PROCESSES = 4096  # of a job at once, threads included, unless it says otherwise
 
 def make_order(
     job: Job, held: Allocation, *, folder: str, environment: Mapping[str, str], pin: bool
-) -> Order:
-    """A start of the job's attempt under way. `folder` is the job's own, for what it writes."""
+) -> StartOrder:
+    """Return the order to start the job's current attempt; `folder` is the job's own."""
     attempt, work = job.attempt, job.work
     assert attempt is not None
     amounts = held.amounts.parts()
-    return {
-        "job": job.id,
-        "attempt": attempt.number,
-        "fence": held.id,
-        "node": held.node,
-        "argv": list(work.command),
-        "cwd": work.folder,
-        "env": {**environment, **_variables(job, held)},
-        "cores": amounts.get("cpu", 0),
-        "pin": pin,
-        "memory_bytes": amounts.get("memory"),
-        "processes": work.processes or PROCESSES,
-        "devices": [hold.device for hold in held.devices],
-        "gpu_memory": {hold.device: hold.memory_bytes for hold in held.devices},
-        "time_limit_ms": work.time_limit_ms,
-        "grace_ms": work.grace_ms,
-        "stdin": work.stdin,
-        "stdout": log_path(job, folder, "stdout"),
-        "stderr": log_path(job, folder, "stderr"),
-        "log_bytes": LOG_BYTES,
-        "own_files": _own_files(job),
-    }
+    return StartOrder(
+        job=job.id,
+        attempt=attempt.number,
+        fence=held.id,
+        node=held.node,
+        argv=list(work.command),
+        cwd=work.folder,
+        env={**environment, **_variables(job, held)},
+        cores=amounts.get("cpu", 0),
+        pin=pin,
+        memory_bytes=amounts.get("memory"),
+        processes=work.processes or PROCESSES,
+        devices=[hold.device for hold in held.devices],
+        gpu_memory={hold.device: hold.memory_bytes for hold in held.devices},
+        time_limit_ms=work.time_limit_ms,
+        grace_ms=work.grace_ms,
+        stdin=work.stdin,
+        stdout=log_path(job, folder, "stdout"),
+        stderr=log_path(job, folder, "stderr"),
+        log_bytes=LOG_BYTES,
+        own_files=_own_files(job),
+    )
 
 
 def _own_files(job: Job) -> dict[str, str]:
-    """What goes to files of the job's own, and whether these begin anew; they have no cap.
+    """Return which streams go to files of the job's own, and whether to empty them first.
 
     As in Slurm a file is emptied first; but not by a retry, nor by each task of an array that
     shares it with the others.

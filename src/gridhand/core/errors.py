@@ -1,55 +1,59 @@
-"""Every error a caller may see.
+"""Every error that a caller may see.
 
     GridError
-    ├── InvalidInput            what was given cannot be read; nothing was changed
+    ├── InvalidInput              an argument is not valid; nothing was changed
     │   ├── InvalidAmount
     │   ├── InvalidName
     │   ├── InvalidRequest
-    │   └── InvalidDependency   a job to run after one that is not there
-    ├── UnknownResource         no node has a resource of that name
+    │   └── InvalidDependency     a job is to run after one that does not exist
+    ├── UnknownResource           no node has a resource of that name
     ├── UnknownNode
     ├── UnknownAllocation
     ├── UnknownJob
     ├── UnknownCall
-    ├── NoRoom                  not now; carries the Refusal that says why
-    │   └── NeverFits           not ever, on the nodes there are
-    ├── NotAssigned             functions that fit on no node, with the reasons
-    ├── GraphError              functions that do not go together
+    ├── NoRoom                    no node has room now; carries the Refusal that says why
+    │   └── NeverFits             no node could ever hold it
+    ├── NotAssigned               functions that fit on no node, with the reasons
+    ├── GraphError                the functions of a graph do not fit together
     │   ├── DuplicateFunction
     │   ├── UnknownFunction
     │   ├── CircularDependency
     │   ├── CircularCollocation
     │   └── ImpossibleCollocation
-    ├── FunctionFailed          a function of a graph, after all its tries
-    ├── GraphTimeout            a graph that took too long, and was stopped
-    ├── CallFailed              a call that did not end by itself
-    │   ├── CallTimeout         it took longer than it was given
-    │   └── WorkerLost          the process that ran it is gone
-    │       └── OutOfMemory     … because it needed more memory than it had asked for
-    ├── HolderBusy              the holder has something else already
-    ├── NotYours                another owner's
-    ├── NodeInUse               it cannot be removed while something is held on it
-    ├── MoveRefused             an allocation cannot go from its state to that one
+    ├── FunctionFailed            a function of a graph failed in all its attempts
+    ├── GraphTimeout              a graph took too long and was stopped
+    ├── CallFailed                a call did not end by itself
+    │   ├── CallTimeout           it ran longer than its time limit
+    │   └── WorkerLost            its worker process is gone
+    │       └── OutOfMemory       … because it used more memory than it asked for
+    ├── HolderBusy                the holder already holds something else
+    ├── NotYours                  it belongs to another owner
+    ├── NodeElsewhere             a node of another machine, with something held on it
+    ├── NodeInUse                 a node cannot be removed while something is held on it
+    ├── MoveRefused               an allocation cannot make that move from its state
     │   ├── ReservationExpired
     │   ├── LeaseExpired
-    │   └── AllocationBusy      a job runs in it already
-    ├── JobRefused              a job cannot go from its state to that one
-    ├── JobsFull                so many are open that no more are taken
-    ├── JobsRunning             what was asked would take jobs from under their owners
-    ├── ControllerUnavailable   none runs, or it does not answer
-    ├── VersionMismatch         the controller is of another version
-    ├── OperationReused         the same op id came with another body
-    ├── GridClosed              used after close, or in a forked child
+    │   └── AllocationBusy        a job already runs in it
+    ├── JobRefused                a job cannot make that move from its state
+    ├── JobsFull                  too many jobs are queued or running
+    ├── JobsRunning               the operation would end jobs that are queued or running
+    ├── ControllerUnavailable     no controller runs, or it does not answer
+    ├── VersionMismatch           the controller has another version
+    ├── OperationReused           the same op id came with another body
+    ├── GridClosed                used after close, or in a forked child
+    │   └── ControllerStopping    it decides nothing any more; the next controller can be asked
     └── StoreError
-        ├── StoreUnavailable    not written; the same call may work later
-        │   ├── OutcomeUnknown  … or written, and not told; the same call will tell
-        │   └── StoreFull       no space; what gives something back still works
-        ├── StoreOwned          another process has it
-        ├── StoreFenced         another process took it over
-        ├── StoreInvalid        not ours, or newer than this version
-        └── StoreDamaged        part of it cannot be read; nothing more is written to it
+        ├── StoreUnavailable      nothing was written; the same operation may work later
+        │   ├── OutcomeUnknown    … or it was written; repeating the operation tells
+        │   ├── StoreFull         no space left; releasing still works
+        │   └── StoreRemoved      its file was removed; `grid doctor --repair` writes it anew
+        ├── StoreOwned            another process owns the store
+        ├── StoreFenced           another process has taken the store over
+        ├── StoreInvalid          not a store of ours, or of a newer version
+        └── StoreDamaged          part of the store cannot be read; it is open for reading only
 
-`code` is what programs compare: it never changes.
+Programs compare `code`, which never changes. The message says what happened, and `hint` says what
+to do next.
 """
 
 from __future__ import annotations
@@ -60,27 +64,36 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 if TYPE_CHECKING:
-    from gridhand.core.refusals import Refusal
+    from gridhand.core.explain.refusal import Refusal
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _SHORT.maxlong = 40
-
+_MOST_REASONS = 3  # functions and nodes whose reasons a message has in full
+_MOST_IDS = 20
 
 Error = TypeVar("Error", bound=BaseException)
 
 
-def shown(value: object) -> str:
-    """The value as it may appear in a message: short, on one line, whatever was given."""
+def short_repr(value: object) -> str:
+    """Return the value as a message shows it: on one line and at most 100 characters long."""
     try:
         text = " ".join(_SHORT.repr(value).split())
-    except Exception:  # an integer too long to print, a repr that fails
+    except Exception:  # an integer too long to print, or a repr that fails
         text = f"a {type(value).__name__}"
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
+def _did_you_mean(nearest: str | None) -> str:
+    return f"; did you mean {nearest}?" if nearest else ""
+
+
+def _first_ids(ids: Sequence[str]) -> list[str]:
+    return [*ids[:_MOST_IDS], *(["…"] if len(ids) > _MOST_IDS else [])]
+
+
 class GridError(Exception):
-    """`str()` says what happened, `hint` what to do next, `code` never changes."""
+    """The base of all our errors. `str()` says what happened, `hint` what to do next."""
 
     code: ClassVar[str] = "grid_error"
 
@@ -90,19 +103,19 @@ class GridError(Exception):
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]  # nobody sets it
-        """What a traceback shows below the message."""
+        """The lines that a traceback shows below the message."""
         hint = [f"hint: {self.hint}"] if getattr(self, "hint", "") else []
         return [*hint, *vars(self).get("_notes", ())]
 
     def add_note(self, note: str) -> None:
         if not isinstance(note, str):
-            raise TypeError(f"a note is a text, not a {type(note).__name__}")
+            raise TypeError(f"a note must be a str, not {type(note).__name__}")
         vars(self).setdefault("_notes", []).append(note)
 
-    def about(self, what: str) -> Self:
-        """The same error, saying which of several things it is about."""
+    def about(self, subject: str) -> Self:
+        """Return the same error with the thing that it is about before its message."""
         again = copy(self)
-        again.args = (f"{what}: {self}",)
+        again.args = (f"{subject}: {self}",)
         return again
 
     def __reduce__(self) -> tuple[Callable[..., GridError], tuple[Any, ...]]:
@@ -111,20 +124,20 @@ class GridError(Exception):
 
 
 def restored(kind: type[Error], args: tuple[Any, ...], state: dict[str, Any]) -> Error:
-    """An error made of its parts, and not by its `__init__`."""
+    """Rebuild an error from its parts, without its `__init__`."""
     error = kind.__new__(kind, *args)
-    error.args = args  # which an OSError, such as a time-out, leaves to __init__
+    error.args = args  # an OSError, such as a time-out, leaves them to __init__
     error.__dict__.update(state)
     return error
 
 
 class InvalidInput(GridError):
-    """Names the field, the value and what is allowed."""
+    """An argument that is not valid. The message names the field and the value."""
 
     code = "invalid_input"
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: {shown(value)} is not allowed", hint=f"Give {allowed}.")
+        super().__init__(f"{field}: {short_repr(value)} is not valid", hint=f"Use {allowed}.")
         self.field = field
         self.allowed = allowed
 
@@ -136,38 +149,37 @@ class InvalidAmount(InvalidInput):
 
 
 class InvalidName(InvalidInput):
-    """A name with characters, or of a length, that names do not have."""
+    """A name that is too long or contains characters that names may not have."""
 
     code = "invalid_name"
 
 
 class InvalidRequest(InvalidInput):
-    """Parts of a request that do not go together."""
+    """Parts of a request that contradict each other."""
 
     code = "invalid_request"
 
 
 class InvalidDependency(InvalidInput):
-    """Raised at submission: a job can only run after one that was submitted before it."""
+    """A submitted job names a job to run after that does not exist."""
 
     code = "invalid_dependency"
 
     def __init__(self, job: str, wanted: str) -> None:
-        super().__init__("after", wanted, "the ids of jobs that were submitted before")
-        self.args = (f"there is no job {shown(wanted)} to run after",)
+        super().__init__("after", wanted, "the id of a job that was submitted before this one")
+        self.args = (f"after: there is no job {short_repr(wanted)}",)
         self.job = job
         self.wanted = wanted
 
 
 class UnknownResource(GridError):
-    """Raised at once: waiting for a resource that no node has would be for ever."""
+    """No node has the resource. Raised at once, because waiting for it would never end."""
 
     code = "unknown_resource"
 
     def __init__(self, name: str, nearest: str | None, known: Iterable[str]) -> None:
-        meant = f"; did you mean {nearest}?" if nearest else ""
         super().__init__(
-            f"no node has a resource named {shown(name)}{meant}",
+            f"no node has a resource named {short_repr(name)}{_did_you_mean(nearest)}",
             hint=f"The nodes have: {', '.join(known)}.",
         )
         self.name = name
@@ -175,57 +187,55 @@ class UnknownResource(GridError):
 
 
 class UnknownNode(GridError):
-    """Nothing is registered under that name."""
+    """No node is registered under that name."""
 
     code = "unknown_node"
 
     def __init__(self, name: str, nearest: str | None = None) -> None:
-        meant = f"; did you mean {nearest}?" if nearest else ""
         super().__init__(
-            f"there is no node named {shown(name)}{meant}",
-            hint="Register it first, or see which nodes there are.",
+            f"there is no node named {short_repr(name)}{_did_you_mean(nearest)}",
+            hint="`grid list` shows the nodes, and `grid node register` adds one.",
         )
         self.name = name
 
 
 class UnknownAllocation(GridError):
-    """No allocation has that id, or it is so old that it has been forgotten."""
+    """No allocation has that id, or it ended so long ago that its record was deleted."""
 
     code = "unknown_allocation"
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            f"there is no allocation {shown(id)}",
-            hint="Give the id that allocate or reserve answered.",
+            f"there is no allocation {short_repr(id)}",
+            hint="Use the id that allocate or reserve returned.",
         )
         self.id = id
 
 
 class UnknownJob(GridError):
-    """No job has that id, or it is so old that it has been forgotten."""
+    """No job has that id, or it ended so long ago that its record was deleted."""
 
     code = "unknown_job"
 
     def __init__(self, id: str) -> None:
-        super().__init__(
-            f"there is no job {shown(id)}",
-            hint="Give the id that was told at submission; `grid jobs` lists them.",
-        )
+        super().__init__(f"there is no job {short_repr(id)}", hint="`grid jobs --all` lists jobs.")
         self.id = id
 
 
 class UnknownCall(GridError):
-    """No call has that id, or it is so old that it has been forgotten."""
+    """No call has that id, or it ended so long ago that its record was deleted."""
 
     code = "unknown_call"
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"there is no call {shown(id)}", hint="`grid calls` lists them.")
+        super().__init__(
+            f"there is no call {short_repr(id)}", hint="`grid calls --all` lists calls."
+        )
         self.id = id
 
 
 class NoRoom(GridError):
-    """No permitted node has room now. `refusal` says, node by node, what is missing."""
+    """No permitted node has room now. `refusal` says for each node what is missing."""
 
     code = "no_room"
 
@@ -235,146 +245,139 @@ class NoRoom(GridError):
 
 
 class NeverFits(NoRoom):
-    """Raised at once: no node there is could hold it even if it were empty."""
+    """No node could hold it, even if it were empty. Raised at once."""
 
     code = "never_fits"
 
 
 class NotAssigned(GridError):
-    """Raised when functions fit on no node. `reasons` says of each, node by node, what is missing.
+    """Functions that fit on no node. `reasons` says for each, node by node, what is missing.
 
-    Functions that must go together are named together, and their costs counted together.
+    Functions that must share a node are named together, and their costs are added up.
     """
 
     code = "not_assigned"
 
     def __init__(self, left: Mapping[tuple[str, ...], Mapping[str, Sequence[str]]]) -> None:
-        told = [f"{' with '.join(ids[:_NAMED])}: {_by_node(why)}" for ids, why in left.items()]
-        others = [id for ids in list(left)[_TOLD:] for id in ids]
-        more = "".join(f", {id}" for id in others[:_NAMED])
-        if len(others) > _NAMED:
-            more += f" and {len(others) - _NAMED} more"
+        groups = [f"{' with '.join(ids[:_MOST_IDS])}: {_by_node(why)}" for ids, why in left.items()]
+        others = [id for ids in list(left)[_MOST_REASONS:] for id in ids]
+        more = ", ".join(others[:_MOST_IDS])
+        if len(others) > _MOST_IDS:
+            more += f" and {len(others) - _MOST_IDS} more"
+        unplaced = [*groups[:_MOST_REASONS], *([more] if more else [])]
         super().__init__(
-            f"no room for {'; nor for '.join(told[:_TOLD])}{more and f'; nor for {more[2:]}'}",
-            hint="Ask for less, permit other nodes, or give larger ones; strict=False puts them"
-            " on a node all the same."
+            f"no room for {'; nor for '.join(unplaced)}",
+            hint="Lower their cost, permit other nodes, or use larger ones; strict=False assigns"
+            " them to a node without room."
             if any(left.values())
             else "Give at least one node.",
         )
         self.functions = [id for ids in left for id in ids]
         self.reasons = {
-            id: {node: list(found) for node, found in why.items()}
+            id: {node: list(reasons) for node, reasons in why.items()}
             for ids, why in left.items()
             for id in ids
         }
 
 
 def _by_node(reasons: Mapping[str, Sequence[str]]) -> str:
-    """The first thing that each of a few nodes is short of."""
-    shown = [f"{node}: {found[0]}" for node, found in list(reasons.items())[:_TOLD]]
-    if len(reasons) > _TOLD:
-        shown.append("and other nodes")
-    return "; ".join(shown) or "there are no nodes"
-
-
-_TOLD = 3
-_NAMED = 20
+    """Return the first reason of each of a few nodes."""
+    parts = [f"{node}: {why[0]}" for node, why in list(reasons.items())[:_MOST_REASONS]]
+    if len(reasons) > _MOST_REASONS:
+        parts.append("and other nodes")
+    return "; ".join(parts) or "there are no nodes"
 
 
 class GraphError(GridError):
-    """The functions were not looked at one by one: together they make no sense."""
+    """The functions of a graph do not fit together."""
 
     code = "graph_error"
 
 
 class DuplicateFunction(GraphError):
-    """An id stands for one function."""
+    """Two functions have the same id."""
 
     code = "duplicate_function"
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            f"there are two functions with the id {shown(id)}",
-            hint="Give every function an id of its own.",
+            f"two functions have the id {short_repr(id)}", hint="Give every function its own id."
         )
         self.id = id
 
 
 class UnknownFunction(GraphError):
-    """A function refers to one that is not among those given."""
+    """A function refers to one that is not in the graph."""
 
     code = "unknown_function"
 
     def __init__(self, id: str, wanted_by: str, nearest: str | None = None) -> None:
-        meant = f"; did you mean {nearest}?" if nearest else ""
         super().__init__(
-            f"function {wanted_by} refers to {shown(id)}, which is not there{meant}",
-            hint="Add that function, or refer to one that is there.",
+            f"function {wanted_by} refers to {short_repr(id)}, which is not in the graph"
+            f"{_did_you_mean(nearest)}",
+            hint=f"Add {short_repr(id)}, or refer to a function of the graph.",
         )
         self.id = id
         self.wanted_by = wanted_by
 
 
 class CircularDependency(GraphError):
-    """Each of them needs the result of the one before it, so none of them can be first."""
+    """Functions that need each other's results, so that none of them can be first."""
 
     code = "circular_dependency"
 
     def __init__(self, ids: Sequence[str]) -> None:
-        few = [*ids[:_NAMED], *(["…"] if len(ids) > _NAMED else []), ids[0]]
         super().__init__(
-            f"functions need each other in a circle: {' → '.join(few)}",
-            hint=f"Take {ids[0]} out of the args of {ids[1 % len(ids)]}, or another link.",
+            f"functions depend on each other in a circle: {' → '.join([*_first_ids(ids), ids[0]])}",
+            hint=f"Remove {ids[0]} from the args of {ids[1 % len(ids)]}, or remove another link.",
         )
         self.ids = list(ids)
         self.edge = ids[0], ids[1 % len(ids)]
 
 
 class CircularCollocation(GraphError):
-    """Each of them is to go where the next one goes, so none of them says where."""
+    """Functions that are collocated with each other, so that none of them names a node."""
 
     code = "circular_collocation"
 
     def __init__(self, ids: Sequence[str]) -> None:
-        few = [*ids[:_NAMED], *(["…"] if len(ids) > _NAMED else []), ids[0]]
         super().__init__(
-            f"functions are collocated in a circle: {' → '.join(few)}",
-            hint="Pin one of them to a node, or leave it free.",
+            f"functions are collocated in a circle: {' → '.join([*_first_ids(ids), ids[0]])}",
+            hint="Pin one of them to a node, or remove its collocation.",
         )
         self.ids = list(ids)
 
 
 class ImpossibleCollocation(GraphError):
-    """Functions that are to share a node, and cannot."""
+    """Functions that are to share a node, but cannot."""
 
     code = "impossible_collocation"
 
     def __init__(self, ids: Sequence[str], because: str) -> None:
-        few = [*ids[:_NAMED], *(["…"] if len(ids) > _NAMED else [])]
         super().__init__(
-            f"function {' with '.join(few)}: {because}",
-            hint="Leave one of them free, or pin it to a node that can have it.",
+            f"function {' with '.join(_first_ids(ids))}: {because}",
+            hint="Remove one collocation, or pin the functions to a node that can hold them.",
         )
         self.ids = list(ids)
 
 
 class FunctionFailed(GridError):
-    """A function of a graph failed, and nothing that needs it was started.
+    """A function of a graph failed, so nothing that needs its result was started.
 
-    `__cause__` is what it raised, or the `CallFailed` that says what became of it. `attempts`
-    counts every try, also those that were lost with a worker or a node.
+    `__cause__` is the exception that it raised, or the `CallFailed` that says how it ended.
+    `attempts` counts every attempt, including those lost with a worker or a node.
     """
 
     code = "function_failed"
 
     def __init__(self, function: str, cause: BaseException, attempts: int = 1) -> None:
         times = f" after {attempts} attempts" if attempts > 1 else ""
-        said = " ".join(str(cause).split())
+        text = " ".join(str(cause).split())
         kind = type(cause).__name__
-        what = f"{kind}: {said if len(said) <= 400 else said[:397] + '...'}" if said else kind
+        what = f"{kind}: {text if len(text) <= 400 else text[:397] + '...'}" if text else kind
         super().__init__(
             f"function {function} failed{times}: {what}",
-            hint="Mend the function, or give it more retries; __cause__ has where it happened.",
+            hint="Fix the function, or give it more retries; __cause__ shows where it failed.",
         )
         self.function = function
         self.attempts = attempts
@@ -382,25 +385,25 @@ class FunctionFailed(GridError):
 
 
 class GraphTimeout(GridError, TimeoutError):
-    """The time given for a graph is over. What ran was stopped, and what was held given back."""
+    """A graph ran longer than its timeout. Its calls were stopped and its resources released."""
 
     code = "graph_timeout"
 
     def __init__(self, timeout_s: float, done: int, total: int, running: Sequence[str]) -> None:
-        few = ", ".join(running[:_TOLD]) + (", …" if len(running) > _TOLD else "")
+        few = ", ".join(running[:_MOST_REASONS]) + (", …" if len(running) > _MOST_REASONS else "")
         super().__init__(
-            f"the graph was not done within {timeout_s:g} s: {done} of {total} functions were"
-            + (f", and {few} running or waiting for room" if few else ""),
-            hint="Give it more time, or see with `explain` whether there is room for it.",
+            f"the graph did not finish within {timeout_s:g} s: {done} of {total} functions done"
+            + (f"; running or waiting: {few}" if few else ""),
+            hint="Use a longer timeout, or check with `explain` that there is room for it.",
         )
         self.done = done
         self.running = list(running)
 
 
 class CallFailed(GridError):
-    """A call did not end by itself. `reason` is one of those that end jobs, such as `node_lost`.
+    """A call did not end by itself. `reason` is that of a job, such as `node_lost`.
 
-    One that was `lost` may well succeed when it is tried again elsewhere; it had no part in it.
+    A call that was `lost` is not to blame, and may well succeed when it is repeated.
     """
 
     code = "call_failed"
@@ -408,18 +411,18 @@ class CallFailed(GridError):
     def __init__(self, name: str, reason: str, because: str, *, hint: str = "") -> None:
         super().__init__(
             f"{name or 'the call'}: {because}",
-            hint=hint or "Try it again; look at its node and its worker's output if it recurs.",
+            hint=hint or "Try again; if it recurs, look at the node and at the worker's output.",
         )
         self.reason = reason
 
     @property
     def lost(self) -> bool:
-        """Whether what ran it went away under it."""
+        """Whether the worker, the node or a device was lost while the call ran."""
         return self.reason in _LOSSES
 
 
 class CallTimeout(CallFailed):
-    """Its worker was ended with it."""
+    """A call ran longer than its time limit. Its worker was killed with it."""
 
     code = "call_timeout"
 
@@ -427,14 +430,14 @@ class CallTimeout(CallFailed):
         super().__init__(
             name,
             "timeout",
-            f"it took longer than its limit of {limit_s:g} s and was ended",
-            hint="Give it a longer timeout, or less to do.",
+            f"killed: time limit exceeded (limit {limit_s:g} s)",
+            hint="Use a longer timeout, or split the work.",
         )
         self.limit_s = limit_s
 
 
 class WorkerLost(CallFailed):
-    """Only the call that it was running has failed; those that waited there run elsewhere."""
+    """A worker died. Only the call that it was running fails; the others run elsewhere."""
 
     code = "worker_lost"
 
@@ -444,7 +447,7 @@ class WorkerLost(CallFailed):
 
 
 class OutOfMemory(WorkerLost):
-    """The worker was ended: it used more memory than the call had asked for."""
+    """A worker was killed because it used more memory than the call had asked for."""
 
     code = "out_of_memory"
 
@@ -455,8 +458,8 @@ class OutOfMemory(WorkerLost):
             name,
             "oom",
             because,
-            hint="Ask for more memory, or do it in parts. It needs room for what it makes and for"
-            " what it returns, at once.",
+            hint="Ask for more memory, or split the work. A call needs memory for what it computes"
+            " and for a copy of what it returns.",
         )
         self.reason = "oom"
         self.limit_bytes = limit_bytes
@@ -467,14 +470,14 @@ _LOSSES = frozenset({"node_lost", "worker_lost", "agent_lost", "device_lost", "p
 
 
 class HolderBusy(GridError):
-    """A holder has one live allocation at a time, and this one asked for something else."""
+    """A holder has one live allocation at a time, and has asked for different resources."""
 
     code = "holder_busy"
 
     def __init__(self, holder: str, id: str) -> None:
         super().__init__(
-            f"{shown(holder)} already holds allocation {id}, which is for something else",
-            hint=f"Release {id} first, or ask under another holder.",
+            f"holder {short_repr(holder)} already has allocation {id}, with other resources",
+            hint=f"Release {id} first, or use another holder.",
         )
         self.holder = holder
         self.id = id
@@ -487,22 +490,36 @@ class NotYours(GridError):
 
     def __init__(self, id: str, owner: str, kind: str = "allocation") -> None:
         super().__init__(
-            f"{kind} {id} does not belong to {shown(owner)}",
-            hint="Ask its owner, or act as them.",
+            f"{kind} {id} does not belong to {short_repr(owner)}",
+            hint="Ask its owner to do this.",
         )
         self.id = id
 
 
 class NodeInUse(GridError):
-    """Removing it would take resources from under those who hold them."""
+    """A node cannot be removed while allocations are held on it."""
 
     code = "node_in_use"
 
     def __init__(self, name: str, live: int) -> None:
-        things = "1 live allocation" if live == 1 else f"{live} live allocations"
         super().__init__(
-            f"node {name} has {things}",
-            hint="Drain it and wait, or force: what is held there is then lost.",
+            f"node {name} has {live} live allocation{'' if live == 1 else 's'}",
+            hint="Drain the node and wait for them to end, or use force: they are then lost.",
+        )
+        self.name = name
+
+
+class NodeElsewhere(GridError):
+    """A node belongs to another machine that shares the store, and something is held there."""
+
+    code = "node_elsewhere"
+
+    def __init__(self, name: str, machine: str) -> None:
+        super().__init__(
+            f"node {name} belongs to the machine {machine}, which is not connected, and something"
+            " is held on it",
+            hint="Start the controller on that machine. If it is gone for good, `grid node remove"
+            f" --force {name}`: what is held there is then lost.",
         )
         self.name = name
 
@@ -511,40 +528,32 @@ class MoveRefused(GridError):
     """An allocation cannot make this move from the state it is in."""
 
     code = "move_refused"
+    next_step: ClassVar[str] = "Check its state; if it has ended, allocate again."
 
     def __init__(self, move: str, id: str, because: str) -> None:
-        super().__init__(f"cannot {move} allocation {id}: {because}", hint=self._next())
+        super().__init__(f"cannot {move} allocation {id}: {because}", hint=self.next_step)
         self.id = id
-
-    def _next(self) -> str:
-        return "Look at its state, and allocate anew if it has ended."
 
 
 class ReservationExpired(MoveRefused):
-    """The reservation was not confirmed in time. It is never revived."""
+    """A reservation that was not confirmed in time. It is never revived."""
 
     code = "reservation_expired"
-
-    def _next(self) -> str:
-        return "Reserve again, with a longer ttl if confirming takes that long."
+    next_step = "Reserve again, with a longer ttl if confirming takes that long."
 
 
 class AllocationBusy(MoveRefused):
-    """A job runs in it, and only one does at a time."""
+    """A job runs in the allocation already. It takes one job at a time."""
 
     code = "allocation_busy"
-
-    def _next(self) -> str:
-        return "Wait until that job has ended, or cancel it."
+    next_step = "Wait until that job has ended, or cancel it."
 
 
 class LeaseExpired(MoveRefused):
-    """The lease was not renewed in time. It is never revived."""
+    """A lease that was not renewed in time. It is never revived."""
 
     code = "lease_expired"
-
-    def _next(self) -> str:
-        return "Allocate again, and renew before the ttl is over."
+    next_step = "Allocate again, and renew the lease before its ttl is over."
 
 
 class JobRefused(GridError):
@@ -555,25 +564,25 @@ class JobRefused(GridError):
     def __init__(self, move: str, id: str, because: str) -> None:
         super().__init__(
             f"cannot {move} job {id}: {because}",
-            hint="Look at its state, and submit it anew if it has ended.",
+            hint=f"`grid show {id}` shows its state; submit it again if it has ended.",
         )
         self.id = id
 
 
 class JobsFull(GridError):
-    """Raised at submission: what waits is in memory, and that has an end."""
+    """Too many jobs are open. Open jobs are kept in memory, which is limited."""
 
     code = "jobs_full"
 
     def __init__(self, open_jobs: int, most: int) -> None:
         super().__init__(
-            f"{open_jobs} jobs are queued or running, and at most {most} may be",
+            f"{open_jobs} jobs are queued or running; the limit is {most}",
             hint="Submit more when some have ended, or run several commands in one job.",
         )
 
 
 class JobsRunning(GridError):
-    """Raised instead of ending something that jobs depend on."""
+    """Jobs are queued or running, and the operation would end them."""
 
     code = "jobs_running"
 
@@ -581,51 +590,63 @@ class JobsRunning(GridError):
         jobs = "1 job is" if count == 1 else f"{count} jobs are"
         super().__init__(
             f"{jobs} queued or running",
-            hint="Wait for them, or say what shall become of them: `grid stop --keep-jobs` lets"
-            " them go on without a controller, `grid stop --kill-jobs` cancels them.",
+            hint="Wait for them, or choose: `grid stop --keep-jobs` lets them run on without a"
+            " controller, `grid stop --kill-jobs` cancels them.",
         )
         self.count = count
 
 
 class ControllerUnavailable(GridError):
-    """There is no controller to ask, and none could be started."""
+    """No controller answers, and none could be started."""
 
     code = "controller_unavailable"
 
 
 class VersionMismatch(GridError):
-    """The controller is of another version than the one who asks."""
+    """The controller has another version than its client."""
 
     code = "version_mismatch"
 
     def __init__(self, ours: str, theirs: str) -> None:
         super().__init__(
-            f"the controller is version {theirs}, and this is version {ours}",
-            hint="Run `grid stop --keep-jobs` with this version: the next command starts a new"
-            " controller, and running jobs are adopted.",
+            f"the controller has version {theirs}, but this is version {ours}",
+            hint="Run `grid stop --keep-jobs`: the next command starts a controller of this"
+            " version, which adopts the running jobs.",
         )
 
 
 class OperationReused(GridError):
-    """An op id stands for one call; sent with another body it is a mistake of the caller."""
+    """An op id that was used before came with another body."""
 
     code = "operation_reused"
 
     def __init__(self, op_id: str) -> None:
         super().__init__(
-            f"op id {shown(op_id)} was used for another call",
-            hint="Make a new op id for every call, and repeat it only to repeat that call.",
+            f"op id {short_repr(op_id)} was already used for another operation",
+            hint="Use a new op id for each operation, and the same one only to repeat it.",
         )
 
 
 class GridClosed(GridError):
-    """The grid was closed, or belongs to the process this one was forked from."""
+    """The grid was closed, or it belongs to the process that this one was forked from."""
 
     code = "grid_closed"
 
 
+class ControllerStopping(GridClosed):
+    """The controller is being stopped and decides nothing any more; nothing was changed."""
+
+    code = "controller_stopping"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the controller is being stopped",
+            hint="Try again: the next controller goes on where this one has stopped.",
+        )
+
+
 class StoreError(GridError):
-    """Something about the place where the ledger is kept."""
+    """The store, where the ledger is kept, failed."""
 
     code = "store_error"
 
@@ -638,67 +659,86 @@ class StoreUnavailable(StoreError):
     def __init__(self, cause: str) -> None:
         super().__init__(
             f"the store cannot be written: {cause if len(cause) <= 300 else cause[:297] + '...'}",
-            hint="Nothing was changed. Mend the cause and try again.",
+            hint="Nothing was changed. Fix the cause and try again.",
         )
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The store went away in the middle of a commit. It must be read again before it is used."""
+    """The store failed in the middle of a commit. It must be read again before it is used."""
 
     code = "store_outcome_unknown"
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
         self.hint = (
-            "It may have been written or not: repeat the call, with its op id if it has one."
+            "The change may or may not have been written. Repeat the operation, with the same op id"
+            " if it has one."
         )
 
 
 class StoreFull(StoreUnavailable):
-    """There is no space left for new allocations. Releasing still works, from a reserve."""
+    """No space is left for new allocations. Releasing still works, from reserved space."""
 
     code = "store_full"
 
 
+class StoreRemoved(StoreUnavailable):
+    """The file of the store was removed or replaced while it was in use. Nothing is written."""
+
+    code = "store_removed"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was removed or replaced")
+        self.hint = (
+            "Nothing was changed. Put the file back, or let the controller write its state anew"
+            " with `grid doctor --repair`."
+        )
+
+
 class StoreOwned(StoreError):
-    """One process at a time owns a store."""
+    """Another process owns the store. One process at a time does."""
 
     code = "store_owned"
 
     def __init__(self, url: str, pid: int | None) -> None:
-        by = f"process {pid}" if pid else "another process"
         super().__init__(
-            f"{url} is owned by {by}",
-            hint="Use Grid() to talk to its controller, wait= for it, or take_over= if it hangs.",
+            f"{url} is owned by {f'process {pid}' if pid else 'another process'}",
+            hint="Use Grid() to talk to its controller, wait= to wait for it, or take_over= if it"
+            " hangs.",
         )
         self.pid = pid
 
 
 class StoreFenced(StoreError):
-    """Another process has taken the store over; this one may not write any more."""
+    """Another process has taken the store over, so this one may not write to it."""
 
     code = "store_fenced"
 
     def __init__(self, epoch: int) -> None:
         super().__init__(
-            f"the store was taken over by another process (this one's epoch was {epoch})",
-            hint="Open the store again, if it is free.",
+            f"another process has taken over the store (our epoch was {epoch})",
+            hint="Open the store again when it is free.",
         )
 
 
 class StoreInvalid(StoreError):
-    """The store is not one of ours, is of another version, or is not there."""
+    """The store is not one of ours, has another version, or does not exist."""
 
     code = "store_invalid"
 
 
 class StoreDamaged(StoreError):
-    """What can still be read is shown; nothing is written, so that nothing gets worse."""
+    """Part of the store cannot be read. Nothing is written to it, so nothing gets worse."""
 
     code = "store_damaged"
 
     def __init__(self, url: str, damage: str) -> None:
         super().__init__(
             f"{url} is damaged: {damage}",
-            hint="It is open for reading only. Restore a backup, or copy what can be read.",
+            hint="It is open for reading only; `grid check` says what can be read. Stop the"
+            " controller with `grid stop --keep-jobs`, and put a backup in place of the store.",
         )
+
+
+# Nothing was written when one of exactly these is raised. After other errors that is not known.
+NOTHING_WRITTEN = (StoreUnavailable, StoreFull, StoreRemoved, StoreDamaged)

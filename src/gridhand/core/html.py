@@ -1,4 +1,4 @@
-"""HTML for notebooks: a table, and a line above it."""
+"""HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
-    """A table of whatever can be shown; nothing but the title if it has no rows."""
+    """Return an HTML table, or only its title if there are no rows."""
     lines = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     above = f"<p>{escape(title)}</p>" if title else ""
     head = f"<tr>{_cells('th', heads)}</tr>" if any(heads) else ""
@@ -15,7 +15,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "
 
 
 def sheet(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """What is known of one thing, a line for each fact; what is None or empty is left out."""
+    """Return a table of names and values; None and empty values are left out."""
     return table((), [(name, value) for name, value in rows if value not in (None, "")], title)
 
 

@@ -1,1 +1,1 @@
-"""Runs: what starts jobs on nodes, behind one small protocol."""
+"""Engines: they run jobs on nodes, behind one small protocol."""

@@ -1,7 +1,7 @@
-"""What an engine is to the controller: something that runs attempts on nodes, and tells their end.
+"""Engine: the protocol by which the controller runs attempts on nodes.
 
-Everything may be asked again, and everything may be told again: an attempt is known by its job,
-its number and its fence, so nothing is run twice and no end counts twice.
+Every request may be repeated, and every report may come again: an attempt is known by its job, its
+number and its fence, so nothing runs twice and no end counts twice.
 """
 
 from __future__ import annotations
@@ -9,70 +9,96 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-Order = dict[str, Any]  # a command to start, as agents take it
-Fact = Mapping[str, Any]  # what is known of an attempt, as agents tell it
-Key = tuple[str, int]  # a job and the number of its attempt
+from gridhand.agent.jobs.start_order import StartOrder
+from gridhand.agent.messages import AttemptReport, EndReport, Key, ProblemReport, UsageEvent
+from gridhand.core.model.names import NodeName
+
+__all__ = [
+    "AttemptReport",
+    "EndReport",
+    "Engine",
+    "Key",
+    "Known",
+    "ProblemReport",
+    "Seen",
+    "Sink",
+    "StartOrder",
+    "UsageEvent",
+]
 
 
 class Known(NamedTuple):
-    """What the nodes of an engine know of: what runs there, and what has ended and how."""
+    """The attempts that the nodes of an engine know: those that run, and those that have ended."""
 
-    running: list[Fact]
-    ended: list[Fact]
+    running: list[AttemptReport]
+    ended: list[AttemptReport]
+
+
+class Seen(NamedTuple):
+    """The memory of the nodes: the latest epoch they have seen, and the attempts that run."""
+
+    epoch: int
+    running: list[Key]
 
 
 class Sink(Protocol):
-    """Who hears from an engine. Called in the event loop, and answers at once."""
+    """The receiver of an engine's reports. Called in the event loop; its methods return at once."""
 
-    def spawned(self, facts: Sequence[Fact]) -> None:
-        """These have a process now."""
+    def spawned(self, reports: Sequence[AttemptReport]) -> None:
+        """Take note that these have a process now."""
 
-    def ended(self, facts: Sequence[Fact]) -> None:
-        """These are over; they are told again until they are forgotten."""
+    def ended(self, reports: Sequence[AttemptReport]) -> None:
+        """Take note of ends; they are reported again until they are forgotten."""
 
-    def node_changed(self, node: Mapping[str, Any], problems: Sequence[Mapping[str, Any]]) -> None:
-        """What a node has was found out, for the first time or anew."""
+    def node_changed(self, node: Mapping[str, Any], problems: Sequence[ProblemReport]) -> None:
+        """Take note of what a node has, found out for the first time or anew."""
 
-    def measured(self, node: str, usage: Mapping[str, Any]) -> None:
-        """What a node and the jobs on it really use."""
+    def measured(self, node: NodeName, usage: UsageEvent) -> None:
+        """Take note of what a node and the jobs on it really use."""
 
     def returned(self, known: Known) -> None:
-        """A node is back after nothing was heard of it: what it knows now."""
+        """Take note of what a node knows that was out of reach and is back."""
 
     def broken(self, error: BaseException) -> None:
-        """The engine cannot go on: another controller is in charge, or it has a fault."""
+        """Handle that the engine cannot go on: a fault, or another controller is in charge."""
 
 
 class Engine(Protocol):
-    """Starts and stops attempts. No call raises because a node is away: `returned` follows."""
+    """Starts and stops attempts. Nothing raises because a node is away: `returned` follows."""
 
-    async def epoch_seen(self) -> int:
-        """The latest epoch in whose name nodes were asked for anything; 0 if none was."""
+    async def look(self) -> Seen:
+        """Return what the nodes remember, without changing anything there."""
 
     async def open(self, epoch: int, sink: Sink) -> Known:
-        """Reach the nodes, in the name of this epoch, and say what they know of.
+        """Reach the nodes, in the name of this epoch, and return what they know.
 
-        Raises `StoreInvalid` if they have seen a later one: ours is not the store they belong to.
+        Raises StoreInvalid if they have seen a later one: ours is not the store they belong to.
         """
 
-    async def start(self, orders: Sequence[Order]) -> None: ...
+    async def start(self, orders: Sequence[StartOrder]) -> None: ...
 
     async def stop(self, key: Key, reason: str, grace_ms: int) -> None:
-        """Have it end for this reason. What its node does not know is told to have ended so."""
+        """Stop an attempt for this reason. One that its node does not know is reported as ended."""
 
     async def signal(self, key: Key, signum: int) -> bool: ...
 
+    async def note_reader(self, key: Key, offsets: Mapping[str, int]) -> None:
+        """Tell the node how far an attached client has read each stream; {} if it is gone.
+
+        What it has not read is kept, and the job pauses while that is much.
+        """
+
     async def forget(self, keys: Sequence[Key]) -> None:
-        """Their ends are durable with us."""
+        """Have the nodes forget these: their ends are durable with us."""
 
     async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
-        """What a job has written, from an offset on: bytes, or how many of them were cut out."""
+        """Return a job's output from an offset on: bytes, or how many of them were cut out."""
 
     async def log_size(self, path: str) -> int:
-        """How much a job has written to a file, what was cut out included."""
+        """Return how much a job has written to a file, including what was cut out."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What is to be told of the engine's own processes, for those who look after them."""
+        """Return facts about the engine's own processes, for `grid status`."""
 
     async def close(self, *, end: bool) -> None:
-        """Let go. With `end` what stands on the nodes may end, too, if nothing runs there."""
+        """Disconnect. With `end` the processes on the nodes may end, too, if nothing runs there."""

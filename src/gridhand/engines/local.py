@@ -1,6 +1,6 @@
-"""The engine of this machine: one agent, which stands on its own feet and is restarted if it falls.
+"""The engine of this machine: one agent, which is replaced when it dies.
 
-The agent is no child of the controller: it and the jobs below it outlive whoever started them.
+The agent is no child of the controller: it and its jobs outlive the controller that started it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from gridhand.agent.launching import ensure_agent
-from gridhand.agent.link import Link, LinkError, LinkRefused
-from gridhand.agent.logs import read_range
-from gridhand.agent.starting import StarterError, Starters
+from gridhand.agent.bootstrap import ensure_agent
+from gridhand.agent.jobs.capped_log import read_range
+from gridhand.agent.link import Link, Message
+from gridhand.agent.link_errors import LinkError, LinkRefused
+from gridhand.agent.messages import AgentEvent, AgentGreeting
+from gridhand.agent.starter.starter_client import ensure_starter, list_attempts
 from gridhand.core.errors import StoreInvalid
-from gridhand.engines.base import Fact, Key, Known, Order, Sink
+from gridhand.core.model.names import JobId
+from gridhand.engines.base import AttemptReport, EndReport, Key, Known, Seen, Sink, StartOrder
 
-_BATCH = 64  # the ends of the first are told while the last are started
+_BATCH = 64  # the ends of the first are reported while the last are started
 _BATCH_BYTES = 4 << 20  # or fewer: an agent hangs up on a message that is too long
 _AGAIN_S = (0.05, 0.2, 0.5, 1.0, 2.0)
 
@@ -27,18 +30,18 @@ _log = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """Speaks with the agent in a folder, and starts one where none stands."""
+    """Speaks with the agent of a folder, and starts one if none runs."""
 
     def __init__(
-        self, agent_folder: str, starter_folder: str, stands_for: tuple[str, str] | None = None
+        self, agent_folder: str, starter_folder: str, virtual: tuple[str, str] | None = None
     ) -> None:
-        """`stands_for` is the name and the capacity of another node than this machine is."""
+        """`virtual` is the name and the capacity of a virtual node to be instead of the machine."""
         self._folders = agent_folder, starter_folder
-        self._options = () if stands_for is None else ("--stands-for", *stands_for)
+        self._options = () if virtual is None else ("--virtual-node", *virtual)
         self._link: Link | None = None
         self._sink: Sink | None = None
         self._epoch = 0
-        self._greeting: Mapping[str, Any] = {}
+        self._greeting: AgentGreeting | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
@@ -47,13 +50,13 @@ class LocalEngine:
         try:
             known = await self._reach()
         except LinkRefused as error:
-            raise _another(epoch) if _overruled(error) else error from error
+            raise _wrong_store(epoch) if _overruled(error) else error from error
         self._keeping = asyncio.create_task(self._keep(), name="gridhand-agent")
         self._keeping.add_done_callback(self._kept)
         return known
 
-    async def epoch_seen(self) -> int:
-        return await asyncio.to_thread(_epoch_seen, self._folders[1])
+    async def look(self) -> Seen:
+        return await asyncio.to_thread(_look, self._folders[1])
 
     def _kept(self, keeping: asyncio.Task[None]) -> None:
         error = None if keeping.cancelled() else keeping.exception()
@@ -61,7 +64,10 @@ class LocalEngine:
             self._sink.broken(error)
 
     async def _reach(self) -> Known:
-        """Find or start the agent. From the watching on nothing that ends can be missed."""
+        """Find or start the agent; return what it knows.
+
+        `watch` comes before `list`: what ends in between is reported twice, never not at all.
+        """
         assert self._sink is not None
         self._lost.clear()
         if self._link is not None:
@@ -69,18 +75,18 @@ class LocalEngine:
         self._link = await ensure_agent(
             *self._folders,
             epoch=self._epoch,
-            on_event=self._heard,
+            on_event=self._on_event,
             on_lost=self._lost.set,
             options=self._options,
         )
-        self._greeting = self._link.greeting
+        self._greeting = cast(AgentGreeting, self._link.greeting)
         self._sink.node_changed(self._greeting["node"], self._greeting["problems"])
         await self._link.ask({"do": "watch"})
-        found = await self._link.ask({"do": "list"})
-        return Known(found["running"], found["ended"])
+        listing = await self._link.ask({"do": "list"})
+        return Known(_decode(listing["running"]), _decode(listing["ended"]))
 
     async def _keep(self) -> None:
-        """Whenever the agent is gone, find or start another, and tell what it knows."""
+        """Find or start another agent whenever one is gone, and report what it knows."""
         tries = 0
         while True:
             await self._lost.wait()
@@ -99,62 +105,64 @@ class LocalEngine:
             if self._sink is not None:
                 self._sink.returned(known)
 
-    def _heard(self, message: Mapping[str, Any]) -> None:
+    def _on_event(self, event: AgentEvent) -> None:
         sink = self._sink
         if sink is None:
             return
-        match message["event"]:
-            case "begun":
-                sink.spawned(message["attempts"])
-            case "ended":
-                sink.ended(message["attempts"])
-            case "usage":
-                sink.measured(self._greeting["node"]["name"], message)
-            case "node":
-                sink.node_changed(message["node"], message["problems"])
+        if event["event"] == "begun":
+            sink.spawned(_decode(event["attempts"]))
+        elif event["event"] == "ended":
+            sink.ended(_decode(event["attempts"]))
+        elif event["event"] == "usage":
+            assert self._greeting is not None
+            sink.measured(self._greeting["node"]["name"], event)
+        elif event["event"] == "node":
+            sink.node_changed(event["node"], event["problems"])
 
-    # ---- asking
+    # ---- requests
 
-    async def start(self, orders: Sequence[Order]) -> None:
+    async def start(self, orders: Sequence[StartOrder]) -> None:
         for batch in _batches(orders):
-            reply = await self._ask({"do": "start", "jobs": batch})
+            reply = await self._ask({"do": "start", "jobs": [order.encode() for order in batch]})
             if reply is None:
-                return  # once the agent is back it is told again what it does not know
+                return  # once the agent is back it gets the orders that it does not know
             if "error" in reply:
                 await self._start_apart(batch, reply)
             else:
-                self._tell_started(reply["attempts"])
+                self._report_started(_decode(reply["attempts"]))
 
-    async def _start_apart(self, orders: Sequence[Order], reply: Mapping[str, Any]) -> None:
-        """The agent would not. If it is because of one of them, the others must not suffer."""
+    async def _start_apart(self, orders: Sequence[StartOrder], reply: Message) -> None:
+        """Start refused orders one by one: if it is because of one, the others must not suffer."""
         if len(orders) > 1:
             for order in orders:
                 await self.start([order])
-        elif reply["error"] == "malformed":
-            name = {key: orders[0][key] for key in ("job", "attempt", "fence")}
-            self._tell_started([{**name, "state": "refused", "message": reply["message"]}])
-        else:  # nobody knows what has become of it: begin anew, and see
-            _log.warning("the agent cannot start job %s: %s", orders[0]["job"], reply["message"])
+            return
+        [order] = orders
+        if reply["error"] == "malformed":
+            end = EndReport("start_failed", reply["message"])
+            self._report_started([AttemptReport(order.job, order.attempt, order.fence, end=end)])
+        else:  # nobody knows what has become of it: connect anew, and see
+            _log.warning("the agent cannot start job %s: %s", order.job, reply["message"])
             await asyncio.sleep(_AGAIN_S[-1])
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """What is not answered may have been done or not; who comes back finds that out."""
+        """Disconnect: a request without an answer may have been carried out, which a new
+        connection finds out."""
         if self._link is not None:
             self._link.abort()
 
-    def _tell_started(self, facts: Sequence[Fact]) -> None:
+    def _report_started(self, reports: Sequence[AttemptReport]) -> None:
         assert self._sink is not None
-        running = [fact for fact in facts if fact["state"] == "running" and fact["pid"] is not None]
-        over = [fact for fact in facts if fact["state"] == "ended"]
+        for report in reports:
+            if report.state == "refused":
+                report.state, report.end = "ended", EndReport("returned", report.message or "")
+        running = [report for report in reports if report.state == "running" and report.pid]
+        over = [report for report in reports if report.state == "ended"]
         if running:
             self._sink.spawned(running)
         if over:
             self._sink.ended(over)
-        for fact in facts:
-            if fact["state"] == "refused":
-                end = {"reason": "start_failed", "message": fact.get("message", "")}
-                self._sink.ended([{**fact, "state": "ended", "end": end}])
 
     async def stop(self, key: Key, reason: str, grace_ms: int) -> None:
         job, attempt = key
@@ -162,9 +170,8 @@ class LocalEngine:
         reply = await self._ask({**message, "grace_ms": grace_ms})
         if reply is not None and reply.get("error") == "unknown_attempt":
             assert self._sink is not None
-            end = {"reason": reason, "message": "it was stopped before it was started"}
-            fact = {"job": job, "attempt": attempt, "state": "ended", "end": end}
-            self._sink.ended([fact])
+            end = EndReport(reason, "it was stopped before it was started")
+            self._sink.ended([AttemptReport(job, attempt, None, end=end)])
 
     async def signal(self, key: Key, signum: int) -> bool:
         job, attempt = key
@@ -172,11 +179,16 @@ class LocalEngine:
         reply = await self._ask(message)
         return reply is not None and bool(reply.get("sent"))
 
+    async def note_reader(self, key: Key, offsets: Mapping[str, int]) -> None:
+        job, attempt = key
+        message = {"do": "reader", "job": job, "attempt": attempt, "offsets": dict(offsets)}
+        await self._ask(message)
+
     async def forget(self, keys: Sequence[Key]) -> None:
         await self._ask({"do": "forget", "attempts": [list(key) for key in keys]})
 
-    async def _ask(self, message: dict[str, Any]) -> Mapping[str, Any] | None:
-        """The answer, an error of the agent's included; None if the agent is away."""
+    async def _ask(self, message: Message) -> Message | None:
+        """Return the answer, which may be an error; None if the agent is away."""
         link = self._link
         if link is None or self._lost.is_set():
             return None
@@ -197,7 +209,7 @@ class LocalEngine:
             pieces = await asyncio.to_thread(read_range, path, offset, limit)
         except (OSError, ValueError):  # a folder, or what we may not read
             return []
-        return [(at, one if isinstance(one, bytes) else one.bytes) for at, one in pieces]
+        return [(at, piece if isinstance(piece, bytes) else piece.bytes) for at, piece in pieces]
 
     async def log_size(self, path: str) -> int:
         try:
@@ -207,7 +219,8 @@ class LocalEngine:
 
     def facts(self) -> Mapping[str, Any]:
         names = ("pid", "version", "boot_id", "enforced", "cpus")
-        return {name: self._greeting.get(name) for name in names}
+        greeting: Mapping[str, Any] = self._greeting or {}
+        return {name: greeting.get(name) for name in names}
 
     async def close(self, *, end: bool) -> None:
         if self._keeping is not None:
@@ -221,30 +234,33 @@ class LocalEngine:
             self._link.close()
 
 
-def _epoch_seen(starter: str) -> int:
-    try:
-        with Starters(starter, epoch=None) as client:
-            return int(client.greeting["epoch"])
-    except (OSError, StarterError):  # none is there
-        return 0
+def _decode(reports: Sequence[Mapping[str, Any]]) -> list[AttemptReport]:
+    return [AttemptReport.decode(report) for report in reports]
 
 
-def _another(epoch: int) -> StoreInvalid:
+def _look(starter: str) -> Seen:
+    """Ask the starter, which is started if none runs: its journal has the epoch."""
+    epoch = ensure_starter(starter)["epoch"]
+    running = list_attempts(starter)["running"]
+    return Seen(epoch, [(JobId(report["job"]), report["attempt"]) for report in running])
+
+
+def _wrong_store(epoch: int) -> StoreInvalid:
     return StoreInvalid(
-        f"what runs here belongs to another store, or to a later state of it than epoch {epoch}",
+        f"the jobs here belong to another store, or to a later state of it than epoch {epoch}",
         hint="Put the right store back. Or start with `grid serve --new-cluster`: the jobs that run"
         " here are then stopped.",
     )
 
 
 def _overruled(error: Exception) -> bool:
-    """Whether another controller is in charge of this machine's jobs."""
+    """Return whether another controller is in charge of this machine's jobs."""
     return isinstance(error, LinkRefused) and error.because == "stale_epoch"
 
 
-def _batches(orders: Sequence[Order]) -> Iterator[list[Order]]:
-    """The orders in parts that are neither many nor long; one that is long is alone."""
-    batch: list[Order] = []
+def _batches(orders: Sequence[StartOrder]) -> Iterator[list[StartOrder]]:
+    """Split orders into batches that are neither many nor long; a long order is alone."""
+    batch: list[StartOrder] = []
     size = 0
     for order in orders:
         length = _length(order)
@@ -257,9 +273,7 @@ def _batches(orders: Sequence[Order]) -> Iterator[list[Order]]:
         yield batch
 
 
-def _length(order: Order) -> int:
-    """About how many characters its words and variables are, which is nearly all of it."""
-    variables: Mapping[str, str] = order["env"]
-    return (
-        sum(map(len, variables)) + sum(map(len, variables.values())) + sum(map(len, order["argv"]))
-    )
+def _length(order: StartOrder) -> int:
+    """Return the characters of its arguments and variables, which are nearly all of it."""
+    env = order.env
+    return sum(map(len, env)) + sum(map(len, env.values())) + sum(map(len, order.argv))

@@ -1,8 +1,8 @@
-"""Several nodes on one machine, each with an agent and a starter of its own.
+"""Virtual nodes: several nodes on one machine, each with an agent and a starter of its own.
 
-For trying out what a cluster would do, and for tests of it: the commands are real, the nodes are
-what they were said to be. Which ones there are is written in the home folder, so that every
-controller that comes later has the same.
+They are for trying out what a cluster would do, and for tests: the commands are real, the nodes
+have the amounts that they were given. The nodes are written in the home folder, so that every
+later controller has the same.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.names import check_node_name
-from gridhand.core.resources import Resources
-from gridhand.engines.base import Engine, Fact, Key, Known, Order, Sink
+from gridhand.core.model.names import check_node_name
+from gridhand.core.model.resources import Resources
+from gridhand.engines.base import AttemptReport, Engine, Key, Known, Seen, Sink, StartOrder
 from gridhand.engines.local import LocalEngine
 from gridhand.home import Home
+from gridhand.posix.private_files import replace_file
 
 
-def engine_of(home: Home) -> Engine:
-    """The engine of this machine, as itself or for the nodes that it was told to stand for."""
-    nodes = stood_for(home)
+def engine_of(home: Home, nodes: Mapping[str, str]) -> Engine:
+    """Return the engine of this machine: for itself, or for these virtual nodes."""
+    check_virtual_nodes(nodes)
     if not nodes:
         return LocalEngine(home.agent, home.starter)
-    return SeveralEngines(
+    for folder in (home.agent, home.starter):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    return VirtualNodes(
         {
             name: LocalEngine(
                 os.path.join(home.agent, name), os.path.join(home.starter, name), (name, capacity)
@@ -36,8 +39,8 @@ def engine_of(home: Home) -> Engine:
     )
 
 
-def stood_for(home: Home) -> dict[str, str]:
-    """The amounts of the nodes that this machine stands for, by their names."""
+def read_virtual_nodes(home: Home) -> dict[str, str]:
+    """Return the amounts of the virtual nodes by name."""
     try:
         with open(home.nodes) as file:
             return {str(name): str(amounts) for name, amounts in json.load(file).items()}
@@ -47,83 +50,90 @@ def stood_for(home: Home) -> dict[str, str]:
         raise InvalidInput("nodes", home.nodes, "a readable file of names and amounts") from error
 
 
-def stand_for(home: Home, nodes: Mapping[str, str]) -> None:
-    """Write down what this machine stands for, from the next controller on."""
+def check_virtual_nodes(nodes: Mapping[str, str]) -> None:
+    """Raise InvalidInput for a name or an amount that no node can have."""
     for name, amounts in nodes.items():
         check_node_name(name)
         if not Resources.parse(amounts):
             raise InvalidInput("amounts", amounts, "what the node has, as in cpu=4 memory=2GB")
-    os.makedirs(home.agent, mode=0o700, exist_ok=True)
-    os.makedirs(home.starter, mode=0o700, exist_ok=True)
-    with open(f"{home.nodes}.new", "w") as file:
-        json.dump(dict(nodes), file)
-    os.replace(f"{home.nodes}.new", home.nodes)
 
 
-class _Ear:
-    """Hears for one node, notes what is there, and passes it on."""
+def write_virtual_nodes(home: Home, nodes: Mapping[str, str]) -> None:
+    """Have every later controller of a home use these virtual nodes."""
+    replace_file(home.nodes, json.dumps(dict(nodes)).encode())
 
-    def __init__(self, engine: Engine, where: dict[Key, Engine], sink: Sink) -> None:
-        self._engine, self._where, self._sink = engine, where, sink
+
+class _NodeSink:
+    """The sink of one node: it notes which attempts are there, and passes everything on."""
+
+    def __init__(self, engine: Engine, engines: dict[Key, Engine], sink: Sink) -> None:
+        self._engine, self._engines, self._sink = engine, engines, sink
         self.node_changed, self.measured = sink.node_changed, sink.measured
         self.broken = sink.broken
 
-    def _note(self, facts: Sequence[Fact]) -> None:
-        self._where.update({(fact["job"], fact["attempt"]): self._engine for fact in facts})
+    def note(self, reports: Sequence[AttemptReport]) -> None:
+        self._engines.update({report.key: self._engine for report in reports})
 
-    def spawned(self, facts: Sequence[Fact]) -> None:
-        self._note(facts)
-        self._sink.spawned(facts)
+    def spawned(self, reports: Sequence[AttemptReport]) -> None:
+        self.note(reports)
+        self._sink.spawned(reports)
 
-    def ended(self, facts: Sequence[Fact]) -> None:
-        self._note(facts)
-        self._sink.ended(facts)
+    def ended(self, reports: Sequence[AttemptReport]) -> None:
+        self.note(reports)
+        self._sink.ended(reports)
 
     def returned(self, known: Known) -> None:
-        self._note([*known.running, *known.ended])
+        self.note([*known.running, *known.ended])
         self._sink.returned(known)
 
 
-class SeveralEngines:
-    """One engine for each node, by its name; to the controller they are one."""
+class VirtualNodes:
+    """An engine for each virtual node, by its name; the controller sees one engine."""
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         self._engines = dict(engines)
         self._first = next(iter(self._engines.values()))
-        self._where: dict[Key, Engine] = {}
+        self._engine_of: dict[Key, Engine] = {}
 
-    async def epoch_seen(self) -> int:
-        return max([await one.epoch_seen() for one in self._engines.values()])
+    async def look(self) -> Seen:
+        seen = [await engine.look() for engine in self._engines.values()]
+        return Seen(
+            max(node.epoch for node in seen), [key for node in seen for key in node.running]
+        )
 
     async def open(self, epoch: int, sink: Sink) -> Known:
-        every = Known([], [])
+        everything = Known([], [])
         for engine in self._engines.values():
-            known = await engine.open(epoch, _Ear(engine, self._where, sink))
-            for fact in (*known.running, *known.ended):
-                self._where[fact["job"], fact["attempt"]] = engine
-            every = Known([*every.running, *known.running], [*every.ended, *known.ended])
-        return every
+            node_sink = _NodeSink(engine, self._engine_of, sink)
+            known = await engine.open(epoch, node_sink)
+            node_sink.note([*known.running, *known.ended])
+            everything.running.extend(known.running)
+            everything.ended.extend(known.ended)
+        return everything
 
-    async def start(self, orders: Sequence[Order]) -> None:
-        groups: dict[Engine, list[Order]] = {}
+    async def start(self, orders: Sequence[StartOrder]) -> None:
+        groups: dict[Engine, list[StartOrder]] = {}
         for order in orders:
-            # A node that somebody declared by hand is run for by the first, as on one machine.
-            engine = self._engines.get(order["node"], self._first)
-            self._where[order["job"], order["attempt"]] = engine
+            # The first engine runs the jobs of nodes that were declared by hand, as on one machine.
+            engine = self._engines.get(order.node, self._first)
+            self._engine_of[order.key] = engine
             groups.setdefault(engine, []).append(order)
-        await asyncio.gather(*(engine.start(some) for engine, some in groups.items()))
+        await asyncio.gather(*(engine.start(group) for engine, group in groups.items()))
 
     async def stop(self, key: Key, reason: str, grace_ms: int) -> None:
-        await self._where.get(key, self._first).stop(key, reason, grace_ms)
+        await self._engine_of.get(key, self._first).stop(key, reason, grace_ms)
 
     async def signal(self, key: Key, signum: int) -> bool:
-        return await self._where.get(key, self._first).signal(key, signum)
+        return await self._engine_of.get(key, self._first).signal(key, signum)
+
+    async def note_reader(self, key: Key, offsets: Mapping[str, int]) -> None:
+        await self._engine_of.get(key, self._first).note_reader(key, offsets)
 
     async def forget(self, keys: Sequence[Key]) -> None:
         groups: dict[Engine, list[Key]] = {}
         for key in keys:
-            groups.setdefault(self._where.pop(key, self._first), []).append(key)
-        await asyncio.gather(*(engine.forget(some) for engine, some in groups.items()))
+            groups.setdefault(self._engine_of.pop(key, self._first), []).append(key)
+        await asyncio.gather(*(engine.forget(group) for engine, group in groups.items()))
 
     async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
         return await self._first.read_log(path, offset, limit)

@@ -1,1 +1,1 @@
-"""Grid and its kin: what a Python program uses."""
+"""The Python API: `Grid`, `AsyncGrid`, tasks, graphs and streams."""

@@ -1,38 +1,50 @@
-"""AsyncGrid: the same as `Grid`, to be awaited. One grid may serve several event loops."""
+"""AsyncGrid: the methods of `Grid`, to be awaited. One grid may serve several event loops."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gridhand.core.allocations import Allocation as Record
-from gridhand.core.allocations import Move
-from gridhand.core.calls import Call, Reply
-from gridhand.core.gpus import Gpu
-from gridhand.core.names import check_label
-from gridhand.core.nodes import Node
-from gridhand.core.resources import Resources
-from gridhand.library.allocation import AsyncAllocation
-from gridhand.library.backend import Backend, Port, read_owner, the_backend
-from gridhand.library.calling import close_caller
-from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
-from gridhand.library.current import enter, leave
-from gridhand.library.graphs import RunsGraphsAsync
+from gridhand.core.ledger.allocations import Allocation as Record
+from gridhand.core.model.names import check_label
+from gridhand.core.operations import Operation, Reply
+from gridhand.library.allocation_handle import AsyncAllocation
+from gridhand.library.async_wrappers import awaited, awaited_handle, awaited_handles
+from gridhand.library.backend import Backend, BackendPort, read_owner, the_backend
+from gridhand.library.current_grid import enter, leave
+from gridhand.library.functions.function_runner import close_runner
 from gridhand.library.grid import Grid, OwnStrategy
-from gridhand.library.running import Asked, RunsJobsAsync
+from gridhand.library.grid_base import Result
+from gridhand.library.job_handle import AsyncJob, Job
+from gridhand.library.ledger_methods import LedgerMethods
+from gridhand.library.streams.async_stream import AsyncStream
+from gridhand.library.submission import with_jobs
 
 if TYPE_CHECKING:
-    from gridhand.core.check import Violation
-    from gridhand.core.explanation import Explanation
-    from gridhand.core.views import NodeStatus, Status
-    from gridhand.library.caller import Caller
-    from gridhand.store.base import Event
+    from gridhand.library.functions.function_runner import FunctionRunner
+    from gridhand.library.graphs.driver import GraphDriver
+    from gridhand.library.graphs.result import GraphResult
+    from gridhand.library.graphs.steps import Inbox
+    from gridhand.library.job_handle import Facts
+    from gridhand.library.streams.stream import Stream
 
 
-class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
-    """Nodes, and resources held on them, from asyncio."""
+class AsyncGrid:
+    """`Grid` for asyncio: the same methods with the same parameters, to be awaited.
+
+    A task that is cancelled leaves nothing behind: what it was granted is released, and the job
+    that it submitted is cancelled.
+
+    >>> async def main() -> str:
+    ...     async with AsyncGrid.in_memory() as grid:
+    ...         await grid.register_node("box", cpu=4)
+    ...         async with await grid.allocate(cpu=2) as held:
+    ...             return held.node
+    >>> asyncio.run(main())
+    'box'
+    """
 
     def __init__(
         self,
@@ -41,18 +53,15 @@ class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
         owner: str | None = None,
         backend: Backend | None = None,
     ) -> None:
-        """The grid of this machine's controller, which is started if need be; or of another's.
-
-        What is allocated ends with this grid, or with its process; a `ttl` makes it last.
-        """
+        """Connect to a controller, as `Grid` does. Connecting blocks for a moment."""
         self._backend = the_backend(backend, address)
-        self._calls = Calls(self._backend, read_owner(owner, self._backend))
-        self._caller: Caller | None = None
-        self._port: tuple[asyncio.AbstractEventLoop, Port] | None = None
+        self._operations = LedgerMethods(read_owner(owner, self._backend))
+        self._caller: FunctionRunner | None = None
+        self._port: tuple[asyncio.AbstractEventLoop, BackendPort] | None = None
 
     @classmethod
     def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
-        """A grid of this process alone, gone when it is closed."""
+        """Return a grid that lives in this process and is gone when it is closed."""
         return cls.of(Grid.in_memory(strategy=strategy, owner=owner))
 
     @classmethod
@@ -67,7 +76,7 @@ class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
         create: bool = True,
         expect: str | None = None,
     ) -> Self:
-        """A grid whose state is kept in a store, as `Grid.at`. Opening it blocks for a moment."""
+        """Return a grid whose state is kept in a store, as `Grid.at`. Opening it blocks."""
         grid = Grid.at(
             store_url,
             strategy=strategy,
@@ -81,38 +90,35 @@ class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
 
     @classmethod
     def of(cls, grid: Grid) -> Self:
-        """The same grid for asyncio: both may be used side by side."""
+        """Return the same grid for asyncio. Both may be used side by side."""
         return cls(backend=grid._backend, owner=grid.owner)
 
     def for_owner(self, owner: str) -> Self:
-        """The same grid, acting in the name of another owner."""
+        """Return the same grid, acting in the name of another owner."""
         return type(self)(backend=self._backend, owner=check_label(owner, "owner"))
 
     @property
     def owner(self) -> str:
-        return self._calls.owner
+        """The owner of what this grid allocates and submits."""
+        return self._operations.owner
 
     @property
     def identity(self) -> str:
-        """Which ledger this is and how often it has changed hands, for `expect` of `Grid.at`."""
+        """The id of the ledger and how often it has changed owners, for `expect` of `Grid.at`."""
         return self._backend.identity
 
     def __repr__(self) -> str:
         return f"<grid of {self.owner} {self._backend.where}, for asyncio>"
 
     async def close(self) -> None:
-        """Give the store back: what is held in it stays held. Or let go of the controller: what
-        was allocated without a `ttl` ends, and so do jobs that are not detached.
-
-        Functions that are being called are stopped first.
-        """
+        """Stop the functions being called, then disconnect or close the store, as `Grid.close`."""
         leave(self)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, close_caller, self)
+        await loop.run_in_executor(None, close_runner, self)
         await loop.run_in_executor(None, self._backend.close)
 
     async def __aenter__(self) -> Self:
-        """Tasks that are submitted inside of the block go to this grid."""
+        """Make this the grid that tasks of the block are submitted to."""
         enter(self)
         return self
 
@@ -124,203 +130,93 @@ class AsyncGrid(RunsJobsAsync, RunsGraphsAsync):
     ) -> None:
         await self.close()
 
-    # ---- nodes
+    register_node = awaited(Grid.register_node)
+    register_nodes = awaited(Grid.register_nodes)
+    nodes = awaited(Grid.nodes)
+    node = awaited(Grid.node)
+    drain = awaited(Grid.drain)
+    resume = awaited(Grid.resume)
+    set_health = awaited(Grid.set_health)
+    unregister = awaited(Grid.unregister)
+    report_foreign = awaited(Grid.report_foreign)
 
-    async def register_node(
-        self,
-        name: str,
-        resources: Resources | Mapping[str, Any] | str | None = None,
-        *,
-        gpus: Sequence[Gpu | Mapping[str, Any]] | None = None,
-        labels: Mapping[str, str] | None = None,
-        price: float | str = 0,
-        address: str = "",
-        op_id: str | None = None,
-        **named: Any,
-    ) -> Node:
-        """Add a node, or describe it anew: what is held there stays held."""
-        node = Node.of(
-            name, resources, gpus=gpus, labels=labels, price=price, address=address, **named
-        )
-        return (await self.register_nodes([node], op_id=op_id))[0]
+    fits = awaited(Grid.fits)
+    explain = awaited(Grid.explain)
+    allocate = awaited_handle(Grid.allocate, AsyncAllocation)
+    allocate_group = awaited_handles(Grid.allocate_group, AsyncAllocation)
+    reserve = awaited_handle(Grid.reserve, AsyncAllocation)
+    confirm = awaited_handle(Grid.confirm, AsyncAllocation)
+    renew = awaited_handle(Grid.renew, AsyncAllocation)
+    release = awaited_handle(Grid.release, AsyncAllocation)
+    allocations = awaited_handles(Grid.allocations, AsyncAllocation)
 
-    async def register_nodes(
-        self, nodes: Sequence[Node], *, op_id: str | None = None
-    ) -> list[Node]:
-        """Add many nodes as one: all of them, or none."""
-        return await self._ask(self._calls.register(nodes, op_id))
+    status = awaited(Grid.status)
+    check = awaited(Grid.check)
+    dump = awaited(Grid.dump)
+    events = awaited(Grid.events)
 
-    async def nodes(self) -> list[NodeStatus]:
-        """Every node, in the order of their names."""
-        return list((await self.status()).nodes)
+    run = awaited_handle(Grid.run, AsyncJob)
+    run_array = awaited_handles(Grid.run_array, AsyncJob)
+    jobs = awaited_handles(Grid.jobs, AsyncJob)
+    job = awaited_handle(Grid.job, AsyncJob)
+    cancel = awaited_handles(Grid.cancel, AsyncJob)
 
-    async def node(self, name: str) -> NodeStatus:
-        return await self._ask(self._calls.node(name))
+    result = awaited(Grid.result)
 
-    async def drain(self, name: str, *, op_id: str | None = None) -> Node:
-        """Give the node no new work. What is held there stays held."""
-        return (await self._ask(self._calls.set_draining(name, True, op_id)))[0]
-
-    async def resume(self, name: str, *, op_id: str | None = None) -> Node:
-        """Give a drained node work again."""
-        return (await self._ask(self._calls.set_draining(name, False, op_id)))[0]
-
-    async def set_health(
-        self, name: str, health: str, *, why: str = "", op_id: str | None = None
-    ) -> Node:
-        """Mark a node `up`, `suspect` (no new work) or `down` (what it held is lost, and free)."""
-        return (await self._ask(self._calls.set_health(name, health, why, op_id)))[0]
-
-    async def unregister(self, name: str, *, force: bool = False, op_id: str | None = None) -> None:
-        """Remove a node. With live allocations only by `force`, and these are then lost."""
-        await self._ask(self._calls.unregister(name, force, op_id))
-
-    async def report_foreign(self, node: str, used: Mapping[str, Any]) -> None:
-        """Say how much memory of each device strangers use: `{"gpu1/0": "10GB"}`."""
-        await self._ask(self._calls.set_foreign(node, used))
-
-    # ---- allocations
-
-    async def fits(self, node: str, resources: Asked = None, **named: Any) -> bool:
-        """Whether the request would be granted on that node now."""
-        return await self._ask(self._calls.fits(node, resources, named))
-
-    async def explain(self, resources: Asked = None, **named: Any) -> Explanation:
-        """Where the request would go now; or why nowhere, if it ever could, and what would fit.
-
-        It takes what `allocate` takes, and changes nothing. Print it, or read its fields.
-        """
-        return await self._ask(self._calls.explain(resources, named))
-
-    async def allocate(
-        self,
-        resources: Asked = None,
-        *,
-        holder: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0,
-        op_id: str | None = None,
-        **named: Any,
-    ) -> AsyncAllocation:
-        """Hold resources on one node, as `Grid.allocate` does.
-
-        A task that is cancelled while it waits leaves nothing held.
-        """
-        call = self._calls.allocate(resources, holder, ttl, op_id, named, wait)
-        return self._held(await self._hold(call))
-
-    async def allocate_group(
-        self,
-        requests: Sequence[Asked],
-        *,
-        holder: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0,
-        apart: bool = False,
-        together: bool = False,
-        op_id: str | None = None,
-    ) -> list[AsyncAllocation]:
-        """Hold all of the requests, or none. They are renewed and released as one, too.
-
-        With `apart` each is on a node of its own, with `together` all are on one.
-        """
-        layout = read_layout(apart, together)
-        made = await self._hold(self._calls.group(requests, holder, ttl, op_id, layout, wait))
-        return [AsyncAllocation(record, self) for record in made]
-
-    async def reserve(
-        self,
-        resources: Asked = None,
-        *,
-        ttl: float = DEFAULT_RESERVATION_S,
-        holder: str | None = None,
-        wait: float = 0,
-        op_id: str | None = None,
-        **named: Any,
-    ) -> AsyncAllocation:
-        """Hold resources for at most `ttl` seconds, within which they are to be confirmed."""
-        call = self._calls.reserve(resources, holder, ttl, op_id, named, wait)
-        return self._held(await self._hold(call))
-
-    async def confirm(
-        self,
-        allocation: str | AsyncAllocation,
-        *,
-        ttl: float | None = None,
-        op_id: str | None = None,
-    ) -> AsyncAllocation:
-        """Turn a reservation into an allocation; with a `ttl` into a lease."""
-        return await self._move(allocation, Move.CONFIRM, ttl, op_id)
-
-    async def renew(
-        self,
-        allocation: str | AsyncAllocation,
-        *,
-        ttl: float | None = None,
-        op_id: str | None = None,
-    ) -> AsyncAllocation:
-        """Put the end of a lease off, to `ttl` seconds (or as many as before) from now."""
-        return await self._move(allocation, Move.RENEW, ttl, op_id)
-
-    async def release(
-        self, allocation: str | AsyncAllocation, *, op_id: str | None = None
-    ) -> AsyncAllocation:
-        """Give an allocation back, by its id or itself. What has ended already stays as it is."""
-        return await self._move(allocation, Move.RELEASE, None, op_id)
-
-    async def allocations(self) -> list[AsyncAllocation]:
-        """Everything that is held, by anyone."""
-        found = await self._ask(self._backend.allocations())
-        return [AsyncAllocation(record, self) for record in found]
-
-    # ---- knowing
-
-    async def status(self) -> Status:
-        """The cluster added up, and each of its nodes."""
-        return await self._ask(self._backend.status())
-
-    async def check(self) -> list[Violation]:
-        """Recount everything and say which invariants do not hold: none, if all is well."""
-        return await self._ask(self._backend.check())
-
-    async def dump(self) -> dict[str, Any]:
-        """The state as plain data, as `check` reads it."""
-        return await self._ask(self._backend.dump())
-
-    async def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """What happened, in order, from the event after number `after`."""
-        return await self._ask(self._calls.events(after, limit))
+    execute = awaited(Grid.execute)
+    stream = awaited_handle(Grid.stream, AsyncStream)
 
     async def prune(self, older_than_s: float, *, most: int = 5000) -> AsyncIterator[int]:
-        """Forget what is older, `most` events at a time; yields how many are still to go."""
+        """Delete events older than that many seconds, as `Grid.prune`; yield how many are left."""
         left = 1
         while left:
-            left = await self._ask(self._calls.prune(older_than_s, most))
+            left = await self._run(self._operations.prune(older_than_s, most))
             yield left
 
-    # ---- inside
+    # ---- what the methods of `Grid` use of `self`
 
-    def _ask(self, call: Call[Reply]) -> asyncio.Future[Reply]:
+    async def _run(self, operation: Operation[Reply]) -> Reply:
         loop = asyncio.get_running_loop()
         known = self._port
         if known is None or known[0] is not loop:  # another loop gets a port of its own
             known = self._port = loop, self._backend.port(loop)
-        return known[1].call(call)
-
-    async def _hold(self, call: Call[list[Record]]) -> list[Record]:
-        answer = self._ask(call)
+        answer = known[1].run(operation)
         try:
             return await answer
         except asyncio.CancelledError:
             # Answered and cancelled in the same moment: the port could not see that.
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                self._backend.give_back(call, answer.result())
+                self._backend.give_back(operation, answer.result())
             raise
 
-    def _held(self, made: list[Record]) -> AsyncAllocation:
-        return AsyncAllocation(made[0], self)
+    async def _run_then(
+        self, operation: Operation[Reply], make: Callable[[Reply], Result]
+    ) -> Result:
+        return make(await self._run(operation))
 
-    async def _move(
-        self, allocation: str | AsyncAllocation, move: Move, ttl: float | None, op_id: str | None
-    ) -> AsyncAllocation:
-        return self._held(await self._ask(self._calls.move(allocation, move, ttl, op_id)))
+    def _allocation(self, records: list[Record]) -> AsyncAllocation:
+        return AsyncAllocation(records[0], self)
+
+    def _allocations(self, records: list[Record]) -> list[AsyncAllocation]:
+        return [AsyncAllocation(record, self) for record in records]
+
+    def _job(self, facts: Facts) -> AsyncJob:
+        return AsyncJob(facts, with_jobs(self._backend))
+
+    def _jobs(self, several: list[Facts]) -> list[AsyncJob]:
+        return [self._job(facts) for facts in several]
+
+    async def _job_result(self, id: str, timeout: float | None) -> Any:  # noqa: ASYNC109
+        from gridhand.library.functions.detached import result_of
+
+        job = await (await self.job(id)).wait(timeout)
+        return result_of(Job(job.facts, with_jobs(self._backend)))
+
+    async def _execute(self, make_driver: Callable[[Inbox], GraphDriver]) -> GraphResult:
+        from gridhand.library.graphs.async_steps import LoopInbox, drive_async
+
+        inbox = LoopInbox()
+        return await drive_async(make_driver(inbox).steps(), self._run, inbox)
+
+    async def _start_stream(self, start: Callable[[], Stream]) -> AsyncStream:
+        return AsyncStream(await asyncio.to_thread(start))

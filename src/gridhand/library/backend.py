@@ -1,35 +1,28 @@
-"""What the library needs of whatever keeps the ledger: in this process, or over a connection."""
+"""The interface of a backend, and the checks of what the library's users pass."""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import InvalidInput
-from gridhand.core.names import check_label
+from gridhand.core.model.durations import read_duration
+from gridhand.core.model.names import check_label
+from gridhand.core.operations import Operation, Reply
 
 if TYPE_CHECKING:
     import asyncio
 
-    from gridhand.core.allocations import Allocation, Move
-    from gridhand.core.check import Violation
-    from gridhand.core.explanation import Explanation
-    from gridhand.core.ledger import Terms
-    from gridhand.core.nodes import Health, Node
-    from gridhand.core.requests import Request
-    from gridhand.core.views import NodeStatus, Status
-    from gridhand.store.base import Event
-
 LONGEST_TTL_S = 10 * 366 * 86_400
+
+Duration = float | str  # seconds, or a text such as "5m"
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A tracker of one's own is any object with these three; `Grid` is one."""
+    """The interface of a resource tracker: any object with these methods. `Grid` is one."""
 
     def fits(self, node: str, resources: Any = None, **named: Any) -> bool: ...
 
@@ -38,18 +31,19 @@ class Tracker(Protocol):
     def release(self, allocation: Any) -> Any: ...
 
 
-class Port(Protocol):
-    """Awaits answers in one event loop."""
+class BackendPort(Protocol):
+    """Runs operations for the tasks of one event loop."""
 
-    def call(self, call: Call[Reply]) -> asyncio.Future[Reply]: ...
+    def run(self, operation: Operation[Reply]) -> asyncio.Future[Reply]: ...
 
 
 class Backend(Protocol):
-    """Builds calls, and waits for their answers."""
+    """Keeps a ledger, in this process or over a connection, and runs operations on it."""
 
-    def call(self, call: Call[Reply]) -> Reply: ...
+    def run(self, operation: Operation[Reply]) -> Reply:
+        """Return the reply to an operation, or raise its error."""
 
-    def port(self, loop: asyncio.AbstractEventLoop) -> Port: ...
+    def port(self, loop: asyncio.AbstractEventLoop) -> BackendPort: ...
 
     def close(self) -> None: ...
 
@@ -60,62 +54,12 @@ class Backend(Protocol):
     def where(self) -> str:
         """Where its ledger is, for people."""
 
-    def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None: ...
-
-    def allocate(
-        self,
-        owner: str,
-        op_id: str | None,
-        requests: tuple[Request, ...],
-        terms: Terms,
-        wait_ms: int = 0,
-    ) -> Call[list[Allocation]]: ...
-
-    def move(
-        self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None
-    ) -> Call[list[Allocation]]: ...
-
-    def register(
-        self, owner: str, op_id: str | None, nodes: tuple[Node, ...]
-    ) -> Call[list[Node]]: ...
-
-    def set_draining(
-        self, owner: str, op_id: str | None, name: str, draining: bool
-    ) -> Call[list[Node]]: ...
-
-    def set_health(
-        self, owner: str, op_id: str | None, name: str, health: Health, why: str
-    ) -> Call[list[Node]]: ...
-
-    def unregister(
-        self, owner: str, op_id: str | None, name: str, force: bool
-    ) -> Call[list[Node]]: ...
-
-    def fits(self, owner: str, request: Request) -> Call[bool]: ...
-
-    def explain(
-        self, owner: str, request: Request, lower: tuple[Request, ...]
-    ) -> Call[Explanation]: ...
-
-    def set_foreign(self, node: str, used: Mapping[str, int]) -> Call[None]: ...
-
-    def node(self, name: str) -> Call[NodeStatus]: ...
-
-    def status(self) -> Call[Status]: ...
-
-    def allocations(self) -> Call[list[Allocation]]: ...
-
-    def dump(self) -> Call[dict[str, Any]]: ...
-
-    def check(self) -> Call[list[Violation]]: ...
-
-    def events(self, after: int, limit: int) -> Call[list[Event]]: ...
-
-    def prune(self, age_ms: int, most: int) -> Call[int]: ...
+    def give_back(self, operation: Operation[Reply], reply: Reply) -> None:
+        """Release what the operation alone was granted: nobody waits for its reply."""
 
 
 def the_backend(backend: Backend | None, address: str | None = None) -> Backend:
-    """The backend that was given, or the controller at an address, or the one of this machine."""
+    """Return `backend`, else the controller at `address`, else this machine's controller."""
     if backend is not None:
         return backend
     from gridhand.library.remote import connected
@@ -123,18 +67,24 @@ def the_backend(backend: Backend | None, address: str | None = None) -> Backend:
     return connected(address)
 
 
-def read_ttl(seconds: float | None, field: str = "ttl") -> int | None:
-    """A time in seconds as milliseconds, or None."""
+def read_ttl(seconds: Duration | None, field: str = "ttl") -> int | None:
+    """Return seconds, or a text with units such as "5m", as milliseconds; None stays None."""
     if seconds is None:
         return None
+    if isinstance(seconds, str):
+        if any(map(str.isalpha, seconds)):  # a bare number would count minutes, as in Slurm
+            return read_duration(seconds, field)
+        raise InvalidInput(field, seconds, 'seconds as a number, or a text such as "5m"')
     # A comparison with NaN is never true.
     if type(seconds) not in (int, float) or not 0.001 <= seconds <= LONGEST_TTL_S:
-        raise InvalidInput(field, seconds, f"seconds from 0.001 to {LONGEST_TTL_S}")
+        raise InvalidInput(
+            field, seconds, f'seconds from 0.001 to {LONGEST_TTL_S}, or a text such as "5m"'
+        )
     return round(seconds * 1000)
 
 
-def read_wait(seconds: float) -> int:
-    """How long to wait, in seconds, as milliseconds; 0 is not to wait."""
+def read_wait(seconds: Duration) -> int:
+    """Return a waiting time as milliseconds; 0 means not to wait."""
     if type(seconds) in (int, float) and seconds == 0:
         return 0
     wait_ms = read_ttl(seconds, "wait")
@@ -144,21 +94,21 @@ def read_wait(seconds: float) -> int:
 
 
 def read_count(value: int, field: str, least: int, most: int) -> int:
-    """A whole number within bounds."""
+    """Return a whole number, checked against its bounds."""
     if type(value) is not int or not least <= value <= most:
         raise InvalidInput(field, value, f"a whole number from {least} to {most}")
     return value
 
 
 def read_flag(value: bool, field: str) -> bool:
-    """True or False, and nothing that merely counts as one: a text such as "no" is true."""
+    """Return a bool; refuse other values, since a string such as "no" would count as true."""
     if not isinstance(value, bool):
         raise InvalidInput(field, value, "True or False")
     return value
 
 
 def read_text(value: str, field: str) -> str:
-    """A sentence for the record: anything that can be written down."""
+    """Return a text of at most 500 characters that can be stored."""
     if isinstance(value, str) and len(value) <= 500 and "\0" not in value:
         with contextlib.suppress(UnicodeEncodeError):
             value.encode()
@@ -167,16 +117,17 @@ def read_text(value: str, field: str) -> str:
 
 
 def read_owner(owner: str | None, backend: Backend | None = None) -> str:
-    """The owner given, or the user this process runs as, by the name the backend has for it."""
+    """Return the owner given, else the user of this process by the backend's name for it."""
     if owner is None:
         owner = getattr(backend, "user", None)
     if owner is not None:
         return check_label(owner, "owner")
     try:
         return check_label(getpass.getuser(), "owner")
-    except Exception:  # no such user, or a name that is not one of ours
+    except Exception:  # no such user, or not a valid name of an owner
         return f"uid-{os.getuid()}"
 
 
 def read_op_id(op_id: str | None) -> str | None:
+    """Return an op id, checked; None stays None."""
     return None if op_id is None else check_label(op_id, "op_id")

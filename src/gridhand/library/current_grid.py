@@ -1,4 +1,4 @@
-"""Which grid is meant where none is named: the one of a `with` block, else this machine's."""
+"""The grid that tasks use when none is named: that of a `with` block, else this machine's."""
 
 from __future__ import annotations
 
@@ -9,51 +9,52 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gridhand.library.calling import HasCaller
+    from gridhand.library.functions.function_runner import HasRunner
 
-_here: ContextVar[tuple[Any, ...]] = ContextVar("gridhand_grids", default=())
-_anywhere: list[Any] = []  # the same for threads that were started inside of the block
+_entered: ContextVar[tuple[Any, ...]] = ContextVar("gridhand_grids", default=())
+_entered_anywhere: list[Any] = []  # for threads started inside a block, which have no context
 _making = threading.Lock()
-_own: tuple[int, Any] | None = None  # the process, and its grid
+_process_grid: tuple[int, Any] | None = None  # the process id, and its grid
 
 
-def enter(grid: HasCaller) -> None:
-    """From now on this one is meant, by whatever runs inside of the block."""
-    _here.set((*_here.get(), grid))
-    _anywhere.append(grid)
+def enter(grid: HasRunner) -> None:
+    """Make `grid` the current one, at the beginning of its `with` block."""
+    _entered.set((*_entered.get(), grid))
+    _entered_anywhere.append(grid)
 
 
-def leave(grid: HasCaller) -> None:
-    _here.set(tuple(one for one in _here.get() if one is not grid))
-    if grid in _anywhere:
-        _anywhere.remove(grid)
+def leave(grid: HasRunner) -> None:
+    """Undo `enter`; do nothing if the grid was not entered."""
+    _entered.set(tuple(other for other in _entered.get() if other is not grid))
+    if grid in _entered_anywhere:
+        _entered_anywhere.remove(grid)
 
 
-def current_grid() -> HasCaller:
-    """The grid of the innermost `with` block, else one that is opened for this process."""
-    if found := _here.get():
-        return found[-1]  # type: ignore[no-any-return]
-    if _anywhere:
-        return _anywhere[-1]  # type: ignore[no-any-return]
-    return _of_this_process()
+def current_grid() -> HasRunner:
+    """Return the grid of the innermost `with` block, else one opened for this process."""
+    if entered := _entered.get():
+        return entered[-1]  # type: ignore[no-any-return]
+    if _entered_anywhere:
+        return _entered_anywhere[-1]  # type: ignore[no-any-return]
+    return _grid_of_process()
 
 
-def _of_this_process() -> HasCaller:
-    global _own
+def _grid_of_process() -> HasRunner:
+    global _process_grid
     with _making:
-        if _own is None or _own[0] != os.getpid():
+        if _process_grid is None or _process_grid[0] != os.getpid():
             from gridhand.library.grid import Grid
 
-            _own = os.getpid(), Grid()
-            atexit.register(_own[1].close)
-        return _own[1]
+            _process_grid = os.getpid(), Grid()
+            atexit.register(_process_grid[1].close)
+        return _process_grid[1]
 
 
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
-    _here.set(())
-    _anywhere.clear()
+    _entered.set(())
+    _entered_anywhere.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

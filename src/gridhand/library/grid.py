@@ -1,4 +1,4 @@
-"""Grid: the ledger as Python methods, from any number of threads."""
+"""Grid: nodes, allocations and jobs as Python methods, from any number of threads."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gridhand.core.allocations import Allocation as Record
-from gridhand.core.allocations import Move
-from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import GridError
-from gridhand.core.gpus import Gpu
 from gridhand.core.html import table
-from gridhand.core.names import check_label
-from gridhand.core.nodes import Node
-from gridhand.core.resources import Resources
-from gridhand.library.allocation import Allocation
-from gridhand.library.backend import Backend, read_flag, read_owner, read_ttl, the_backend
-from gridhand.library.calling import close_caller
-from gridhand.library.calls import DEFAULT_RESERVATION_S, Calls, read_layout
-from gridhand.library.current import enter, leave
-from gridhand.library.graphs import RunsGraphs
-from gridhand.library.running import Asked, RunsJobs
+from gridhand.core.ledger.allocations import Allocation as Record
+from gridhand.core.ledger.allocations import AllocationMove
+from gridhand.core.model.gpus import Gpu
+from gridhand.core.model.names import check_label
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.resources import Resources
+from gridhand.core.operations import (
+    CheckLedger,
+    DumpLedger,
+    GetStatus,
+    ListAllocations,
+)
+from gridhand.library.allocation_handle import Allocation, AllocationFacts
+from gridhand.library.backend import Backend, Duration, read_flag, read_owner, read_ttl, the_backend
+from gridhand.library.current_grid import enter, leave
+from gridhand.library.functions.function_runner import close_runner
+from gridhand.library.graph_methods import GraphMethods
+from gridhand.library.job_methods import Asked, JobMethods
+from gridhand.library.ledger_methods import DEFAULT_RESERVATION_S, LedgerMethods, read_layout
 
 if TYPE_CHECKING:
-    from gridhand.core.check import Violation
-    from gridhand.core.explanation import Explanation
-    from gridhand.core.views import NodeStatus, Status
+    from gridhand.audit import Violation
+    from gridhand.core.explain.explanation import Explanation
+    from gridhand.core.ledger.status import NodeStatus, Status
+    from gridhand.core.rows.ledger import Event
     from gridhand.library.backend import Tracker
-    from gridhand.library.caller import Caller
-    from gridhand.store.base import Event
 
     def _is_a_tracker(grid: Grid) -> Tracker:
         return grid  # for the type checker to prove
@@ -38,8 +42,12 @@ if TYPE_CHECKING:
 OwnStrategy = str | Callable[..., Sequence[float]]
 
 
-class Grid(RunsJobs, RunsGraphs):
-    """Nodes, and resources held on them.
+class Grid(JobMethods, GraphMethods):
+    """A cluster: its nodes, the resources held on them, and the jobs that run there.
+
+    `Grid()` talks to this machine's controller, which runs jobs. `Grid.in_memory()` and
+    `Grid.at(store_url)` keep a ledger in this process; they hold resources and call functions, but
+    run no jobs. Any number of threads may use one grid. Failures are raised as `GridError`.
 
     >>> grid = Grid.in_memory()
     >>> node = grid.register_node("box", cpu=4, memory="8GB")
@@ -55,18 +63,19 @@ class Grid(RunsJobs, RunsGraphs):
         owner: str | None = None,
         backend: Backend | None = None,
     ) -> None:
-        """The grid of this machine's controller, which is started if need be; or of another's.
+        """Connect to the controller at `address`, or to this machine's, started if need be.
 
-        What is allocated ends with this grid, or with its process; a `ttl` makes it last.
+        An address is `unix:/PATH` or `http://HOST:PORT`. Allocations without a `ttl` end when
+        this grid is closed or its process ends.
         """
         self._backend = the_backend(backend, address)
-        self._calls = Calls(self._backend, read_owner(owner, self._backend))
-        self._caller: Caller | None = None
+        self._operations = LedgerMethods(read_owner(owner, self._backend))
+        self._caller = None
 
     @classmethod
     def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
-        """A grid of this process alone, gone when it is closed."""
-        from gridhand.controller.embedded import Embedded
+        """Return a grid that lives in this process and is gone when it is closed."""
+        from gridhand.controller.keeper.embedded import Embedded
 
         owner = read_owner(owner)
         return cls(backend=Embedded.in_memory(strategy), owner=owner)
@@ -78,19 +87,22 @@ class Grid(RunsJobs, RunsGraphs):
         *,
         strategy: OwnStrategy = "default",
         owner: str | None = None,
-        wait: float = 0,
+        wait: Duration = 0,
         take_over: bool = False,
         create: bool = True,
         expect: str | None = None,
     ) -> Self:
-        """A grid whose state is kept in a store, and is there after a restart or a crash.
+        """Return a grid whose state is kept in a store and survives restarts and crashes.
 
-        One process at a time owns a store; `StoreOwned` says which one does. `wait` is for how
-        many seconds to wait for it to end; `take_over` takes the store from an owner that hangs,
-        and that can write nothing from then on. With `create=False` the store must be there;
-        with `expect` it must be that ledger, and not older: an `identity` that was noted before.
+        `store_url` is a path of a SQLite file or a `postgresql://` URL. One process at a time owns
+        a store; another one gets `StoreOwned`, which names the owner.
+
+        wait: seconds to wait for the owner to close the store.
+        take_over: take the store from an owner that hangs. It can write nothing from then on.
+        create: create the store if it does not exist.
+        expect: an `identity` noted before: the store must be that ledger, and not an older copy.
         """
-        from gridhand.controller.embedded import Embedded
+        from gridhand.controller.keeper.embedded import Embedded
 
         owner = read_owner(owner)
         backend = Embedded.at(
@@ -104,42 +116,45 @@ class Grid(RunsJobs, RunsGraphs):
         return cls(backend=backend, owner=owner)
 
     def for_owner(self, owner: str) -> Self:
-        """The same grid, acting in the name of another owner."""
+        """Return the same grid, acting in the name of another owner."""
         return type(self)(backend=self._backend, owner=check_label(owner, "owner"))
 
     @property
     def owner(self) -> str:
-        return self._calls.owner
+        """The owner of what this grid allocates and submits."""
+        return self._operations.owner
 
     @property
     def identity(self) -> str:
-        """Which ledger this is and how often it has changed hands, for `expect` of `Grid.at`."""
+        """The id of the ledger and how often it has changed owners, for `expect` of `Grid.at`."""
         return self._backend.identity
 
     def close(self) -> None:
-        """Give the store back: what is held in it stays held. Or let go of the controller: what
-        was allocated without a `ttl` ends, and so do jobs that are not detached.
+        """Stop the functions being called, then disconnect or close the store.
 
-        Functions that are being called are stopped first.
+        With a controller, allocations without a `ttl` end, and so do jobs that are not detached.
+        With a store, everything stays held in it.
         """
         leave(self)
-        close_caller(self)
+        close_runner(self)
         self._backend.close()
 
     def __repr__(self) -> str:
         return f"<grid of {self.owner} {self._backend.where}>"
 
     def _repr_html_(self) -> str:
-        """A table of the nodes, as they are now."""
+        """Return a table of the nodes as they are now, for notebooks."""
         try:
             nodes = self.nodes()
         except GridError as error:
             return table((), (), f"{self!r}: {error}")
-        rows = [(one.name, one.health, one.total, one.allocated, one.available) for one in nodes]
+        rows = [
+            (node.name, node.health, node.total, node.allocated, node.available) for node in nodes
+        ]
         return table(("node", "health", "total", "allocated", "available"), rows, repr(self))
 
     def __enter__(self) -> Self:
-        """Tasks that are submitted inside of the block go to this grid."""
+        """Make this the grid that tasks of the `with` block are submitted to."""
         enter(self)
         return self
 
@@ -155,6 +170,7 @@ class Grid(RunsJobs, RunsGraphs):
 
     def register_node(
         self,
+        /,
         name: str,
         resources: Resources | Mapping[str, Any] | str | None = None,
         *,
@@ -165,173 +181,215 @@ class Grid(RunsJobs, RunsGraphs):
         op_id: str | None = None,
         **named: Any,
     ) -> Node:
-        """Add a node, or describe it anew: what is held there stays held."""
+        """Add a node, or replace the description of one. Its allocations stay as they are.
+
+        Give its capacity as keywords (`cpu=8, memory="32GB", gpu=2`), as a mapping or as a string.
+        A bare number for `memory`, `disk` or `gpu_memory` is in MB. `gpus` describes the devices
+        one by one; `gpu=2` alone makes two devices without a model.
+        """
         node = Node.of(
             name, resources, gpus=gpus, labels=labels, price=price, address=address, **named
         )
-        return self.register_nodes([node], op_id=op_id)[0]
+        return self._run_then(self._operations.register([node], op_id), _first)
 
     def register_nodes(self, nodes: Sequence[Node], *, op_id: str | None = None) -> list[Node]:
-        """Add many nodes as one: all of them, or none."""
-        return self._ask(self._calls.register(nodes, op_id))
+        """Add nodes made with `Node.of` in one transaction: all of them, or none."""
+        return self._run(self._operations.register(nodes, op_id))
 
     def nodes(self) -> list[NodeStatus]:
-        """Every node, in the order of their names."""
-        return list(self.status().nodes)
+        """Return the status of every node, sorted by name."""
+        return self._run_then(GetStatus(), lambda status: list(status.nodes))
 
     def node(self, name: str) -> NodeStatus:
-        return self._ask(self._calls.node(name))
+        """Return the status of one node; raise `UnknownNode` if there is none of that name."""
+        return self._run(self._operations.node(name))
 
     def drain(self, name: str, *, op_id: str | None = None) -> Node:
-        """Give the node no new work. What is held there stays held."""
-        return self._ask(self._calls.set_draining(name, True, op_id))[0]
+        """Place no new work on a node. Its allocations stay as they are."""
+        return self._run_then(self._operations.set_draining(name, True, op_id), _first)
 
     def resume(self, name: str, *, op_id: str | None = None) -> Node:
-        """Give a drained node work again."""
-        return self._ask(self._calls.set_draining(name, False, op_id))[0]
+        """Place work on a drained node again."""
+        return self._run_then(self._operations.set_draining(name, False, op_id), _first)
 
     def set_health(
         self, name: str, health: str, *, why: str = "", op_id: str | None = None
     ) -> Node:
-        """Mark a node `up`, `suspect` (no new work) or `down` (what it held is lost, and free)."""
-        return self._ask(self._calls.set_health(name, health, why, op_id))[0]
+        """Mark a node `up`, `suspect` or `down`.
+
+        A suspect node gets no new work. The allocations of a node that is down become `lost`,
+        and their resources are free again.
+        """
+        return self._run_then(self._operations.set_health(name, health, why, op_id), _first)
 
     def unregister(self, name: str, *, force: bool = False, op_id: str | None = None) -> None:
-        """Remove a node. With live allocations only by `force`, and these are then lost."""
-        self._ask(self._calls.unregister(name, force, op_id))
+        """Remove a node. One with live allocations needs `force`, and they become `lost`."""
+        return self._run_then(self._operations.unregister(name, force, op_id), _nothing)
 
     def report_foreign(self, node: str, used: Mapping[str, Any]) -> None:
-        """Say how much memory of each device strangers use: `{"gpu1/0": "10GB"}`."""
-        self._ask(self._calls.set_foreign(node, used))
+        """Report how much memory of each GPU other programs use: `{"gpu1/0": "10GB"}`."""
+        return self._run(self._operations.set_foreign(node, used))
 
     # ---- allocations
 
-    def fits(self, node: str, resources: Asked = None, **named: Any) -> bool:
-        """Whether the request would be granted on that node now."""
-        return self._ask(self._calls.fits(node, resources, named))
+    def fits(self, /, node: str, resources: Asked = None, **named: Any) -> bool:
+        """Return whether the node has room for the request now. Takes what `allocate` takes."""
+        return self._run(self._operations.fits(node, resources, named))
 
-    def explain(self, resources: Asked = None, **named: Any) -> Explanation:
-        """Where the request would go now; or why nowhere, if it ever could, and what would fit.
+    def explain(self, /, resources: Asked = None, **named: Any) -> Explanation:
+        """Return where a request would be placed now, or why it would not.
 
-        It takes what `allocate` takes, and changes nothing. Print it, or read its fields.
+        The explanation says what each node lacks, whether the request could ever fit, and which
+        smaller request would fit now. It takes what `allocate` takes and changes nothing.
         """
-        return self._ask(self._calls.explain(resources, named))
+        return self._run(self._operations.explain(resources, named))
 
     def allocate(
         self,
+        /,
         resources: Asked = None,
         *,
         holder: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0,
+        ttl: Duration | None = None,
+        wait: Duration = 0,
         op_id: str | None = None,
         **named: Any,
     ) -> Allocation:
-        """Hold resources on one node until they are released, or `NoRoom`.
+        """Hold resources on one node until they are released; raise `NoRoom` if none has room.
 
-        With a `ttl` in seconds it is a lease, to be renewed before it is over. Keywords are
-        amounts (`cpu=2`) and the wishes of `Request.of` (`node=`, `prefer=`, `quality=` …).
+        >>> grid = Grid.in_memory()
+        >>> node = grid.register_node("box", cpu=4, memory="8GB")
+        >>> held = grid.allocate(cpu=2, memory="4GB")
+        >>> held.node, held.state
+        ('box', 'active')
 
-        With `wait` it comes back when there is room, and `NoRoom` only after so many seconds.
-        Those who wait are served in the order they came, except that one who asks for much does
-        not keep others from what is there.
+        Amounts are keywords, a mapping or a string: `cpu=2`, `{"cpu": 2}`, `"cpu=2"`. The other
+        keywords are those of `Request.of`, such as `node=`, `prefer=`, `labels=` or `quality=`.
+
+        holder: a name for the allocation, unique among the owner's live ones. The same request
+            under the same name returns the allocation that exists; another one raises
+            `HolderBusy`.
+        ttl: seconds after which the allocation expires unless it is renewed. Without it the
+            allocation lasts until it is released, and with a controller at most as long as this
+            grid is open.
+        wait: seconds to wait for room before `NoRoom` is raised. Waiting requests are served in
+            order of arrival, but a large one does not block smaller ones that fit.
+        op_id: an id of your choice that makes a repeat safe: the same id returns the same reply
+            for a day.
         """
-        return self._held(
-            self._ask(self._calls.allocate(resources, holder, ttl, op_id, named, wait))
-        )
+        operation = self._operations.allocate(resources, holder, ttl, op_id, named, wait)
+        return self._run_then(operation, lambda granted: self._allocation(granted.allocations))
 
     def allocate_group(
         self,
         requests: Sequence[Asked],
         *,
         holder: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0,
+        ttl: Duration | None = None,
+        wait: Duration = 0,
         apart: bool = False,
         together: bool = False,
         op_id: str | None = None,
     ) -> list[Allocation]:
-        """Hold all of the requests, or none. They are renewed and released as one, too.
+        """Hold all of the requests, or none. They are renewed and released together.
 
-        With `apart` each is on a node of its own, with `together` all are on one.
+        With `apart` each is on a node of its own; with `together` all are on one node. The other
+        options are those of `allocate`.
         """
         layout = read_layout(apart, together)
-        made = self._ask(self._calls.group(requests, holder, ttl, op_id, layout, wait))
-        return [Allocation(record, self) for record in made]
+        operation = self._operations.group(requests, holder, ttl, op_id, layout, wait)
+        return self._run_then(operation, lambda granted: self._allocations(granted.allocations))
 
     def reserve(
         self,
+        /,
         resources: Asked = None,
         *,
-        ttl: float = DEFAULT_RESERVATION_S,
+        ttl: Duration = DEFAULT_RESERVATION_S,
         holder: str | None = None,
-        wait: float = 0,
+        wait: Duration = 0,
         op_id: str | None = None,
         **named: Any,
     ) -> Allocation:
-        """Hold resources for at most `ttl` seconds, within which they are to be confirmed."""
-        return self._held(
-            self._ask(self._calls.reserve(resources, holder, ttl, op_id, named, wait))
-        )
+        """Hold resources that expire after `ttl` seconds unless they are confirmed before.
+
+        The other options are those of `allocate`.
+        """
+        operation = self._operations.reserve(resources, holder, ttl, op_id, named, wait)
+        return self._run_then(operation, lambda granted: self._allocation(granted.allocations))
 
     def confirm(
-        self, allocation: str | Allocation, *, ttl: float | None = None, op_id: str | None = None
+        self,
+        allocation: str | AllocationFacts,
+        *,
+        ttl: Duration | None = None,
+        op_id: str | None = None,
     ) -> Allocation:
-        """Turn a reservation into an allocation; with a `ttl` into a lease."""
-        return self._move(allocation, Move.CONFIRM, ttl, op_id)
+        """Turn a reservation into an allocation; with a `ttl` in seconds, into a lease."""
+        operation = self._operations.move(allocation, AllocationMove.CONFIRM, ttl, op_id)
+        return self._run_then(operation, self._allocation)
 
     def renew(
-        self, allocation: str | Allocation, *, ttl: float | None = None, op_id: str | None = None
+        self,
+        allocation: str | AllocationFacts,
+        *,
+        ttl: Duration | None = None,
+        op_id: str | None = None,
     ) -> Allocation:
-        """Put the end of a lease off, to `ttl` seconds (or as many as before) from now."""
-        return self._move(allocation, Move.RENEW, ttl, op_id)
+        """Extend a lease to `ttl` seconds from now, or by its own `ttl` if none is given."""
+        operation = self._operations.move(allocation, AllocationMove.RENEW, ttl, op_id)
+        return self._run_then(operation, self._allocation)
 
-    def release(self, allocation: str | Allocation, *, op_id: str | None = None) -> Allocation:
-        """Give an allocation back, by its id or itself. What has ended already stays as it is."""
-        return self._move(allocation, Move.RELEASE, None, op_id)
+    def release(self, allocation: str | AllocationFacts, *, op_id: str | None = None) -> Allocation:
+        """Release an allocation, given itself or its id. One that has ended stays as it is."""
+        operation = self._operations.move(allocation, AllocationMove.RELEASE, None, op_id)
+        return self._run_then(operation, self._allocation)
 
     def allocations(self) -> list[Allocation]:
-        """Everything that is held, by anyone."""
-        return [Allocation(record, self) for record in self._ask(self._backend.allocations())]
+        """Return every live allocation, of all owners."""
+        return self._run_then(ListAllocations(), self._allocations)
 
-    # ---- knowing
+    # ---- inspection
 
     def status(self) -> Status:
-        """The cluster added up, and each of its nodes."""
-        return self._ask(self._backend.status())
+        """Return the totals of the cluster and the status of each node."""
+        return self._run(GetStatus())
 
     def check(self) -> list[Violation]:
-        """Recount everything and say which invariants do not hold: none, if all is well."""
-        return self._ask(self._backend.check())
+        """Recount everything independently and return the invariants that do not hold."""
+        return self._run(CheckLedger())
 
     def dump(self) -> dict[str, Any]:
-        """The state as plain data, as `check` reads it."""
-        return self._ask(self._backend.dump())
+        """Return the whole state as plain data, as `check` reads it."""
+        return self._run(DumpLedger())
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """What happened, in order, from the event after number `after`."""
-        return self._ask(self._calls.events(after, limit))
+        """Return what happened, in order, starting behind event number `after`."""
+        return self._run(self._operations.events(after, limit))
 
     def prune(self, older_than_s: float, *, most: int = 5000) -> Iterator[int]:
-        """Forget what is older, `most` events at a time; yields how many are still to go.
+        """Delete events older than that many seconds, `most` at a time; yield how many are left.
 
-        A step is taken when the next number is asked for, and none before: loop over it. Others
-        are served between two steps. What is kept can still be replayed.
+        Each step runs when the next number is requested, so loop over the result. Other
+        operations run between two steps. The events that stay can still be replayed.
         """
         left = 1
         while left:
-            left = self._ask(self._calls.prune(older_than_s, most))
+            left = self._run(self._operations.prune(older_than_s, most))
             yield left
 
-    # ---- inside
+    # ---- handles
 
-    def _ask(self, call: Call[Reply]) -> Reply:
-        return self._backend.call(call)
+    def _allocation(self, records: list[Record]) -> Allocation:
+        return Allocation(records[0], self)
 
-    def _held(self, made: list[Record]) -> Allocation:
-        return Allocation(made[0], self)
+    def _allocations(self, records: list[Record]) -> list[Allocation]:
+        return [Allocation(record, self) for record in records]
 
-    def _move(
-        self, allocation: str | Allocation, move: Move, ttl: float | None, op_id: str | None
-    ) -> Allocation:
-        return self._held(self._ask(self._calls.move(allocation, move, ttl, op_id)))
+
+def _first(nodes: list[Node]) -> Node:
+    return nodes[0]
+
+
+def _nothing(_: object) -> None:
+    return None

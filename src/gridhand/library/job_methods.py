@@ -1,4 +1,4 @@
-"""The methods of `Grid` and `AsyncGrid` that are about jobs. Only a controller runs any."""
+"""The methods of `Grid` that submit and find jobs. Only a grid with a controller runs jobs."""
 
 from __future__ import annotations
 
@@ -7,40 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 from gridhand.client import routes
 from gridhand.client.transport import Address
-from gridhand.core.calls import Call
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
-from gridhand.library.asking import Asking
-from gridhand.library.backend import Backend, read_count
-from gridhand.library.jobs import AsyncJob, Facts, Job, cancelling, looking
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources
+from gridhand.core.operations import Operation
+from gridhand.library.backend import Duration, read_count
+from gridhand.library.grid_base import GridBase
+from gridhand.library.job_handle import Facts, Job, JobFacts, cancel_job, find_job
 from gridhand.library.remote import Remote
-from gridhand.library.submitting import Submitting, job_id, submission, with_jobs
+from gridhand.library.remote_operations import RemoteRequest
+from gridhand.library.submission import RemoteSubmit, job_id, submission, with_jobs
 
 if TYPE_CHECKING:
     import os
-
-    from gridhand.library.calls import Calls
 
 Asked = Request | Resources | Mapping[str, Any] | str | None
 
 _MOST = 10_000
 
 
-class RunsJobs:
-    """What a grid with a controller can do besides keeping a ledger."""
-
-    _backend: Backend
-    _calls: Calls
+class JobMethods(GridBase):
+    """Submit commands as jobs, and find, cancel and await them."""
 
     def run(
         self,
+        /,
         command: Sequence[str] | str,
         resources: Asked = None,
         *,
         name: str | None = None,
         priority: str | None = None,
         task_type: str | None = None,
-        time_limit: float | None = None,
+        timeout: Duration | None = None,
+        time_limit: Duration | None = None,
         retries: int = 0,
         retry_on: Iterable[str | int] | None = None,
         after: Any = (),
@@ -54,20 +52,40 @@ class RunsJobs:
         op_id: str | None = None,
         **named: Any,
     ) -> Job:
-        """Queue a command, to be run where it fits, and come back at once with its job.
+        """Queue a command, to run on a node where it fits, and return its job at once.
 
-        It needs one core unless it says otherwise; keywords are as for `allocate`. It is run in
-        this folder with this environment, and `env` added to it. It ends when this grid is closed
-        or this process ends, unless it is to `detach`. `after` are jobs, or ids of jobs, that must
-        have succeeded before; `(job, "afterany")` is for one that must only have ended. `within` is
-        something that is held: it runs in that, at once, and asks for nothing itself.
+        A command is a list of a program and its arguments; a string is split as a shell would
+        split it, but no shell runs. It runs in this folder with this process's environment. It
+        needs one core unless you say otherwise: amounts and placement are given as for `allocate`.
+
+            job = grid.run("python train.py", cpu=4, memory="8GB", gpu=1, timeout="1h")
+            job.wait().exit_code
+
+        The job ends when this grid is closed or this process ends, unless `detach` is set.
+
+        name: shown in lists.
+        priority: `urgent`, `high`, `medium` (the default) or `low`.
+        task_type: the kind of work, for predictions.
+        timeout: seconds after which the job is stopped, or a text such as "5m". `time_limit` is
+            its earlier name.
+        retries: how often the job runs again when it fails.
+        retry_on: the causes that are retried: `oom`, `timeout`, exit codes such as 75 …
+        after: jobs, or ids of jobs, that must succeed first; `(job, "afterany")` waits until the
+            job has ended, `(job, "afternotok")` until it has failed.
+        within: an allocation, or its id. The job runs in it at once and must not ask for resources.
+        env: environment variables to add. Over a network these are the only ones.
+        cwd: the folder to run in.
+        stdin, stdout, stderr: files to read from and to write to.
+        detach: let the job outlive this grid and this process.
+        op_id: makes a repeat safe, as for `allocate`.
         """
         given = {key: value for key, value in locals().items() if key not in _OTHERS}
-        call = _submitting(self, command, resources, named, op_id, given)
-        return Job(with_jobs(self._backend).call(call)[0], with_jobs(self._backend))
+        operation = _submission(self, command, resources, named, op_id, given)
+        return self._run_then(operation, lambda jobs: self._job(jobs[0]))
 
     def run_array(
         self,
+        /,
         command: Sequence[str] | str,
         array: str,
         resources: Asked = None,
@@ -75,7 +93,8 @@ class RunsJobs:
         name: str | None = None,
         priority: str | None = None,
         task_type: str | None = None,
-        time_limit: float | None = None,
+        timeout: Duration | None = None,
+        time_limit: Duration | None = None,
         retries: int = 0,
         retry_on: Iterable[str | int] | None = None,
         after: Any = (),
@@ -88,157 +107,75 @@ class RunsJobs:
         op_id: str | None = None,
         **named: Any,
     ) -> list[Job]:
-        """Queue a command once for each place of an array: `1-10`, or `1-10%4` for four at once.
+        """Queue a command once for each index of an array and return the jobs in that order.
 
-        Each task finds its place in `GRIDHAND_ARRAY_TASK_ID`; the rest is as for `run`.
+        `array` is a range such as `1-10` or `0-20:5`, or a list such as `1,3,7`; `1-10%4` runs at
+        most four at a time. Each job finds its index in `GRIDHAND_ARRAY_TASK_ID`. The other
+        options are those of `run`.
         """
         given = {key: value for key, value in locals().items() if key not in _OTHERS}
-        call = _submitting(self, command, resources, named, op_id, given)
-        remote = with_jobs(self._backend)
-        return [Job(facts, remote) for facts in remote.call(call)]
+        operation = _submission(self, command, resources, named, op_id, given)
+        return self._run_then(operation, self._jobs)
 
     def jobs(
         self, *, state: str | Iterable[str] = (), owner: str | None = None, limit: int = 100
     ) -> list[Job]:
-        """Jobs, the newest first; `open` stands for those that are queued or running."""
-        remote = with_jobs(self._backend)
-        return [Job(facts, remote) for facts in remote.call(_listing(state, owner, limit))]
+        """Return jobs, newest first. The state `open` stands for `queued` and `running`."""
+        with_jobs(self._backend)
+        return self._run_then(_list_jobs(state, owner, limit), self._jobs)
 
     def job(self, id: str) -> Job:
-        """The job with that id."""
-        remote = with_jobs(self._backend)
-        return Job(remote.call(looking(job_id(id))), remote)
+        """Return the job with that id; raise `UnknownJob` if there is none."""
+        with_jobs(self._backend)
+        return self._run_then(find_job(job_id(id)), self._job)
 
-    def cancel(self, job: str | Job) -> list[Job]:
-        """End a job, or every task of an array; those that have ended stay as they are."""
-        remote = with_jobs(self._backend)
-        return [
-            Job(facts, remote) for facts in remote.call(cancelling(self._calls.owner, job_id(job)))
-        ]
+    def cancel(self, job: str | JobFacts) -> list[Job]:
+        """Cancel a job, or every task of an array, and return them. Ended ones stay as they are."""
+        with_jobs(self._backend)
+        return self._run_then(cancel_job(self._operations.owner, job_id(job)), self._jobs)
 
-    def result(self, job: str | Job, timeout: float | None = None) -> Any:
-        """What a call of a task returned that was detached, or its error, once it has ended."""
-        from gridhand.library.detached import result_of
+    def result(self, job: str | JobFacts, timeout: float | None = None) -> Any:
+        """Wait for a detached call of a task; return its result, or raise its error.
 
-        return result_of(self.job(job_id(job)).wait(timeout))
+        `TimeoutError` is raised if the call takes longer than `timeout` seconds.
+        """
+        return self._job_result(job_id(job), timeout)
 
+    # ---- handles
 
-class RunsJobsAsync:
-    """The same, to be awaited."""
+    def _job(self, facts: Facts) -> Job:
+        return Job(facts, with_jobs(self._backend))
 
-    _backend: Backend
-    _calls: Calls
+    def _jobs(self, several: list[Facts]) -> list[Job]:
+        return [self._job(facts) for facts in several]
 
-    def _ask(self, call: Call[Any]) -> Any:
-        raise NotImplementedError
+    def _job_result(self, id: str, timeout: float | None) -> Any:
+        from gridhand.library.functions.detached import result_of
 
-    async def run(
-        self,
-        command: Sequence[str] | str,
-        resources: Asked = None,
-        *,
-        name: str | None = None,
-        priority: str | None = None,
-        task_type: str | None = None,
-        time_limit: float | None = None,
-        retries: int = 0,
-        retry_on: Iterable[str | int] | None = None,
-        after: Any = (),
-        within: Any = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        stdin: str | None = None,
-        stdout: str | None = None,
-        stderr: str | None = None,
-        detach: bool = False,
-        op_id: str | None = None,
-        **named: Any,
-    ) -> AsyncJob:
-        """Queue a command, as `Grid.run` does. One who is cancelled meanwhile leaves no job."""
-        given = {key: value for key, value in locals().items() if key not in _OTHERS}
-        call = _submitting(self, command, resources, named, op_id, given)
-        return AsyncJob((await self._ask(call))[0], with_jobs(self._backend))
-
-    async def run_array(
-        self,
-        command: Sequence[str] | str,
-        array: str,
-        resources: Asked = None,
-        *,
-        name: str | None = None,
-        priority: str | None = None,
-        task_type: str | None = None,
-        time_limit: float | None = None,
-        retries: int = 0,
-        retry_on: Iterable[str | int] | None = None,
-        after: Any = (),
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        stdin: str | None = None,
-        stdout: str | None = None,
-        stderr: str | None = None,
-        detach: bool = False,
-        op_id: str | None = None,
-        **named: Any,
-    ) -> list[AsyncJob]:
-        """Queue a command once for each place of an array, as `Grid.run_array` does."""
-        given = {key: value for key, value in locals().items() if key not in _OTHERS}
-        call = _submitting(self, command, resources, named, op_id, given)
-        remote = with_jobs(self._backend)
-        return [AsyncJob(facts, remote) for facts in await self._ask(call)]
-
-    async def jobs(
-        self, *, state: str | Iterable[str] = (), owner: str | None = None, limit: int = 100
-    ) -> list[AsyncJob]:
-        """Jobs, the newest first; `open` stands for those that are queued or running."""
-        remote = with_jobs(self._backend)
-        found = await self._ask(_listing(state, owner, limit))
-        return [AsyncJob(facts, remote) for facts in found]
-
-    async def job(self, id: str) -> AsyncJob:
-        """The job with that id."""
-        remote = with_jobs(self._backend)
-        return AsyncJob(await self._ask(looking(job_id(id))), remote)
-
-    async def cancel(self, job: str | AsyncJob) -> list[AsyncJob]:
-        """End a job, or every task of an array; those that have ended stay as they are."""
-        remote = with_jobs(self._backend)
-        found = await self._ask(cancelling(self._calls.owner, job_id(job)))
-        return [AsyncJob(facts, remote) for facts in found]
-
-    async def result(
-        self,
-        job: str | AsyncJob,
-        timeout: float | None = None,  # noqa: ASYNC109 - as Grid.result
-    ) -> Any:
-        """What a call of a task returned that was detached, or its error, once it has ended."""
-        from gridhand.library.detached import result_of
-
-        ended = await (await self.job(job_id(job))).wait(timeout)
-        return result_of(Job(ended.facts, with_jobs(self._backend)))
+        return result_of(self.job(id).wait(timeout))
 
 
 _OTHERS = frozenset({"self", "command", "resources", "named", "op_id"})
 
 
-def _submitting(
-    grid: RunsJobs | RunsJobsAsync,
+def _submission(
+    grid: GridBase,
     command: Sequence[str] | str,
     resources: Asked,
     named: Mapping[str, Any],
     op_id: str | None,
     given: Mapping[str, Any],
-) -> Submitting:
-    local = _is_here(with_jobs(grid._backend))
+) -> RemoteSubmit:
+    local = _on_this_machine(with_jobs(grid._backend))
     body = submission(command, resources, named, local=local, **given)
-    return Submitting(grid._calls.owner, op_id, body)
+    return RemoteSubmit(grid._operations.owner, op_id, body)
 
 
-def _is_here(remote: Remote) -> bool:
+def _on_this_machine(remote: Remote) -> bool:
     return bool(Address.parse(remote.checked().client(None).address).path)
 
 
-def _listing(state: str | Iterable[str], owner: str | None, limit: int) -> Call[list[Facts]]:
+def _list_jobs(state: str | Iterable[str], owner: str | None, limit: int) -> Operation[list[Facts]]:
     states = (state,) if isinstance(state, str) else tuple(state)
-    wanted = routes.jobs(states, owner, None, read_count(limit, "limit", 1, _MOST))
-    return Asking(None, wanted, list)
+    call = routes.jobs(states, owner, None, read_count(limit, "limit", 1, _MOST))
+    return RemoteRequest(None, call, list)

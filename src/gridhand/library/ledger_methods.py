@@ -1,21 +1,33 @@
-"""The calls of `Grid` and `AsyncGrid`: what people give becomes what the backend takes."""
+"""The operations of `Grid` and `AsyncGrid`, made and checked from what their users give."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gridhand.core.allocations import Allocation, Lifetime, Move, State
-from gridhand.core.calls import Call
 from gridhand.core.errors import InvalidInput
-from gridhand.core.ledger import Terms
-from gridhand.core.names import check_label, check_node_name
-from gridhand.core.nodes import Health, Node
-from gridhand.core.quality import AUTO, LEVELS
-from gridhand.core.requests import Layout, Request
-from gridhand.core.resources import read_amount
+from gridhand.core.ledger.allocations import AllocationMove, AllocationState, Lifetime, Terms
+from gridhand.core.model.names import check_label, check_node_name
+from gridhand.core.model.nodes import Health, Node
+from gridhand.core.model.quality import AUTO, LEVELS
+from gridhand.core.model.requests import GangLayout, Request
+from gridhand.core.model.resources import read_amount
+from gridhand.core.observations import SetForeignUse
+from gridhand.core.operations import (
+    Allocate,
+    Explain,
+    Fits,
+    GetNode,
+    ListEvents,
+    MoveAllocation,
+    Prune,
+    Register,
+    SetDraining,
+    SetHealth,
+    Unregister,
+)
 from gridhand.library.backend import (
-    Backend,
+    Duration,
     read_count,
     read_flag,
     read_op_id,
@@ -24,27 +36,20 @@ from gridhand.library.backend import (
     read_wait,
 )
 
-if TYPE_CHECKING:
-    from gridhand.core.explanation import Explanation
-    from gridhand.core.views import NodeStatus
-    from gridhand.store.base import Event
-
-Holding = Call[list[Allocation]]
-
 DEFAULT_RESERVATION_S = 60.0
 MOST_IN_A_GROUP = 1000
 MOST_NODES = 100_000
 _REMEMBERED = 1000
 
 
-def read_layout(apart: bool, together: bool) -> Layout:
+def read_layout(apart: bool, together: bool) -> GangLayout:
     if read_flag(apart, "apart") and read_flag(together, "together"):
         raise InvalidInput("together", together, "either that or apart")
-    return Layout.APART if apart else Layout.TOGETHER if together else Layout.ANY
+    return GangLayout.APART if apart else GangLayout.TOGETHER if together else GangLayout.ANY
 
 
 def _lower(request: Request, resources: Any, named: dict[str, Any]) -> tuple[Request, ...]:
-    """The same request at every lower level of quality, the highest first, as it would be read.
+    """Return the same request at every lower level of quality, the highest first.
 
     One that was read before does not tell how its amounts were scaled, so it has no lower ones.
     """
@@ -55,11 +60,10 @@ def _lower(request: Request, resources: Any, named: dict[str, Any]) -> tuple[Req
     return tuple(Request.of(resources, **{**named, "quality": level}) for level in below)
 
 
-class Calls:
-    """Builds calls in the name of one owner."""
+class LedgerMethods:
+    """Makes the operations of one owner."""
 
-    def __init__(self, backend: Backend, owner: str) -> None:
-        self.backend = backend
+    def __init__(self, owner: str) -> None:
         self.owner = owner
         self._requests: dict[Any, Request] = {}
 
@@ -67,45 +71,45 @@ class Calls:
         self,
         resources: Any,
         holder: str | None,
-        ttl: float | None,
+        ttl: Duration | None,
         op_id: str | None,
         named: Any,
-        wait: float = 0,
-    ) -> Holding:
+        wait: Duration = 0,
+    ) -> Allocate:
         request = self._request(resources, named)
-        return self._hold((request,), State.ACTIVE, holder, read_ttl(ttl), op_id, wait)
+        return self._hold((request,), AllocationState.ACTIVE, holder, read_ttl(ttl), op_id, wait)
 
     def reserve(
         self,
         resources: Any,
         holder: str | None,
-        ttl: float,
+        ttl: Duration,
         op_id: str | None,
         named: Any,
-        wait: float = 0,
-    ) -> Holding:
+        wait: Duration = 0,
+    ) -> Allocate:
         request = self._request(resources, named)
         ttl_ms = read_ttl(ttl)
         if ttl_ms is None:
             raise InvalidInput("ttl", ttl, "the seconds within which it will be confirmed")
-        return self._hold((request,), State.RESERVED, holder, ttl_ms, op_id, wait)
+        return self._hold((request,), AllocationState.RESERVED, holder, ttl_ms, op_id, wait)
 
     def group(
         self,
         requests: Sequence[Any],
         holder: str | None,
-        ttl: float | None,
+        ttl: Duration | None,
         op_id: str | None,
-        layout: Layout = Layout.ANY,
-        wait: float = 0,
-    ) -> Holding:
+        layout: GangLayout = GangLayout.ANY,
+        wait: Duration = 0,
+    ) -> Allocate:
         if not isinstance(requests, list | tuple) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
             raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
-        asked = tuple(Request.of(one) for one in requests)
-        return self._hold(asked, State.ACTIVE, holder, read_ttl(ttl), op_id, wait, layout)
+        asked = tuple(Request.of(request) for request in requests)
+        return self._hold(asked, AllocationState.ACTIVE, holder, read_ttl(ttl), op_id, wait, layout)
 
     def _request(self, resources: Any, named: dict[str, Any]) -> Request:
-        """The request, read once for all calls that spell it alike: reading costs more than asking.
+        """Return the request, read once for all calls with equal arguments: reading is expensive.
 
         The types belong to the key, since True == 1 but is not an amount.
         """
@@ -126,28 +130,30 @@ class Calls:
     def _hold(
         self,
         requests: tuple[Request, ...],
-        state: State,
+        state: AllocationState,
         holder: str | None,
         ttl_ms: int | None,
         op_id: str | None,
-        wait: float,
-        layout: Layout = Layout.ANY,
-    ) -> Holding:
+        wait: Duration,
+        layout: GangLayout = GangLayout.ANY,
+    ) -> Allocate:
         if holder is not None:
             check_label(holder, "holder")
-        lease = state is State.ACTIVE and ttl_ms is not None
+        lease = state is AllocationState.ACTIVE and ttl_ms is not None
         lifetime = Lifetime.LEASE if lease else Lifetime.UNTIL_RELEASED
         terms = Terms(self.owner, holder, state, lifetime, ttl_ms, layout)
         wait_ms = read_wait(wait)
-        return self.backend.allocate(self.owner, read_op_id(op_id), requests, terms, wait_ms)
+        return Allocate(self.owner, read_op_id(op_id), requests, terms, wait_ms)
 
-    def move(self, allocation: Any, move: Move, ttl: float | None, op_id: str | None) -> Holding:
+    def move(
+        self, allocation: Any, move: AllocationMove, ttl: Duration | None, op_id: str | None
+    ) -> MoveAllocation:
         id = allocation if isinstance(allocation, str) else getattr(allocation, "id", None)
         if not isinstance(id, str):
             raise InvalidInput("allocation", allocation, "an id or an allocation, never amounts")
-        return self.backend.move(self.owner, read_op_id(op_id), id, move, read_ttl(ttl))
+        return MoveAllocation(self.owner, read_op_id(op_id), id, move, read_ttl(ttl))
 
-    def register(self, nodes: Sequence[Node], op_id: str | None) -> Call[list[Node]]:
+    def register(self, nodes: Sequence[Node], op_id: str | None) -> Register:
         if not isinstance(nodes, list | tuple) or len(nodes) > MOST_NODES:
             raise InvalidInput("nodes", nodes, f"a list of at most {MOST_NODES} nodes")
         seen: set[str] = set()
@@ -158,50 +164,47 @@ class Calls:
                 raise InvalidInput("nodes", node.name, "each node once")
             seen.add(node.name)
         checked = tuple(node.checked() for node in nodes)
-        return self.backend.register(self.owner, read_op_id(op_id), checked)
+        return Register(self.owner, read_op_id(op_id), checked)
 
-    def set_draining(self, name: str, draining: bool, op_id: str | None) -> Call[list[Node]]:
-        node = check_node_name(name)
-        return self.backend.set_draining(self.owner, read_op_id(op_id), node, draining)
+    def set_draining(self, name: str, draining: bool, op_id: str | None) -> SetDraining:
+        return SetDraining(self.owner, read_op_id(op_id), check_node_name(name), draining)
 
-    def set_health(self, name: str, health: str, why: str, op_id: str | None) -> Call[list[Node]]:
+    def set_health(self, name: str, health: str, why: str, op_id: str | None) -> SetHealth:
         if health not in list(Health):
             raise InvalidInput("health", health, "up, suspect or down")
         node = check_node_name(name)
-        return self.backend.set_health(
-            self.owner, read_op_id(op_id), node, Health(health), read_text(why, "why")
-        )
+        why = read_text(why, "why")
+        return SetHealth(self.owner, read_op_id(op_id), node, Health(health), why)
 
-    def unregister(self, name: str, force: bool, op_id: str | None) -> Call[list[Node]]:
-        node = check_node_name(name)
-        forced = read_flag(force, "force")
-        return self.backend.unregister(self.owner, read_op_id(op_id), node, forced)
+    def unregister(self, name: str, force: bool, op_id: str | None) -> Unregister:
+        node, forced = check_node_name(name), read_flag(force, "force")
+        return Unregister(self.owner, read_op_id(op_id), node, forced)
 
-    def node(self, name: str) -> Call[NodeStatus]:
-        return self.backend.node(check_node_name(name))
+    def node(self, name: str) -> GetNode:
+        return GetNode(check_node_name(name))
 
-    def events(self, after: int, limit: int) -> Call[list[Event]]:
+    def events(self, after: int, limit: int) -> ListEvents:
         read_count(after, "after", 0, 2**63 - 1)
-        return self.backend.events(after, read_count(limit, "limit", 1, 10_000))
+        return ListEvents(after, read_count(limit, "limit", 1, 10_000))
 
-    def fits(self, node: str, resources: Any, named: Any) -> Call[bool]:
-        return self.backend.fits(self.owner, Request.of(resources, **named).pinned(node))
+    def fits(self, node: str, resources: Any, named: Any) -> Fits:
+        return Fits(self.owner, Request.of(resources, **named).pinned(node))
 
-    def explain(self, resources: Any, named: dict[str, Any]) -> Call[Explanation]:
+    def explain(self, resources: Any, named: dict[str, Any]) -> Explain:
         request = self._request(resources, named)
-        return self.backend.explain(self.owner, request, _lower(request, resources, named))
+        return Explain(self.owner, request, _lower(request, resources, named))
 
-    def set_foreign(self, node: str, used: Mapping[str, Any]) -> Call[None]:
+    def set_foreign(self, node: str, used: Mapping[str, Any]) -> SetForeignUse:
         if not isinstance(used, Mapping):
             raise InvalidInput("used", used, 'a mapping such as {"gpu1/0": "10GB"}')
         read = {
             check_label(id, "gpu id"): read_amount("gpu_memory", amount)
             for id, amount in used.items()
         }
-        return self.backend.set_foreign(check_node_name(node), read)
+        return SetForeignUse(check_node_name(node), read)
 
-    def prune(self, older_than_s: float, most: int) -> Call[int]:
+    def prune(self, older_than_s: float, most: int) -> Prune:
         age_ms = read_ttl(older_than_s, "older_than_s")
         if age_ms is None:
             raise InvalidInput("older_than_s", older_than_s, "seconds")
-        return self.backend.prune(age_ms, read_count(most, "most", 1, 1_000_000))
+        return Prune(age_ms, read_count(most, "most", 1, 1_000_000))

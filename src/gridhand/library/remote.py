@@ -9,43 +9,62 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from gridhand.audit import Violation
 from gridhand.client import routes
-from gridhand.core.allocations import Allocation, Lifetime, Move
-from gridhand.core.answers import (
+from gridhand.client.session import Session
+from gridhand.core.errors import GridClosed, GridError, InvalidInput, NoRoom
+from gridhand.core.ledger.allocations import Allocation, Lifetime
+from gridhand.core.observations import SetForeignUse
+from gridhand.core.operations import (
+    Allocate,
+    CheckLedger,
+    DumpLedger,
+    Explain,
+    Fits,
+    GetNode,
+    GetStatus,
+    ListAllocations,
+    ListEvents,
+    MoveAllocation,
+    Operation,
+    Prune,
+    Register,
+    Reply,
+    SetDraining,
+    SetHealth,
+    Unregister,
+)
+from gridhand.core.rows.answers import (
     added_up,
     explanation_from_row,
     node_status_from_row,
     refusal_from_row,
 )
-from gridhand.core.calls import Call, Reply
-from gridhand.core.check import Violation
-from gridhand.core.errors import GridClosed, GridError, InvalidInput, NoRoom, UnknownAllocation
-from gridhand.core.jobviews import request_row
-from gridhand.core.rowreading import allocation_from_row, node_from_row
-from gridhand.core.views import node_row
-from gridhand.library.asking import Asking, Holding, RemoteCall
-from gridhand.library.session import Session
-from gridhand.library.threads import ThreadPort
+from gridhand.core.rows.ledger import Event, allocation_from_row, node_from_row, node_row
+from gridhand.core.rows.requests import request_row
+from gridhand.library.loop_bridge import LoopThreadPort
+from gridhand.library.remote_operations import (
+    RemoteAllocate,
+    RemoteMove,
+    RemoteOperation,
+    RemoteRequest,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
     from gridhand.client.client import Client
-    from gridhand.client.routes import Ask
-    from gridhand.core.explanation import Explanation
-    from gridhand.core.ledger import Terms
-    from gridhand.core.nodes import Health, Node
-    from gridhand.core.requests import Request
-    from gridhand.core.views import NodeStatus, Status
-    from gridhand.store.base import Event
+    from gridhand.client.routes import HttpCall
+    from gridhand.core.explain.explanation import Explanation
+    from gridhand.core.ledger.status import NodeStatus, Status
+    from gridhand.core.model.nodes import Node
 
 _THREADS = 32
-_LONGEST_ID = 100
 
 
 def connected(address: str | None) -> Remote:
-    """The controller at an address; else that of this machine, started if need be."""
-    from gridhand.client.starting import connect
+    """Return the controller at an address, else this machine's, started if need be."""
+    from gridhand.client.controller_finder import connect
 
     if address is not None and not isinstance(address, str):
         raise InvalidInput("address", address, "an address such as http://host:7070")
@@ -53,7 +72,7 @@ def connected(address: str | None) -> Remote:
 
 
 class Remote:
-    """The calls of the library, answered by a controller."""
+    """Runs operations at a controller."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -66,14 +85,14 @@ class Remote:
 
     @property
     def user(self) -> str:
-        """The name that the controller knows us by, on this machine: that of our user id."""
+        """The owner that a controller on this machine takes us for: the name of our user id."""
         import pwd
 
-        from gridhand.core.names import check_label
+        from gridhand.core.model.names import check_label
 
         try:
             return check_label(pwd.getpwuid(os.geteuid()).pw_name, "owner")
-        except Exception:  # no such user, or a name that is not one of ours
+        except Exception:  # no such user, or not a valid name of an owner
             return f"uid-{os.geteuid()}"
 
     @property
@@ -98,46 +117,57 @@ class Remote:
         for client in (self._client, *self._clients.values()):
             client.close()
 
-    # ---- asking
+    # ---- operations
 
-    def call(self, call: Call[Reply]) -> Reply:
-        """The answer to `call`, or the error it met."""
+    def run(self, operation: Operation[Reply]) -> Reply:
+        """Return the reply to an operation, or raise its error.
+
+        If the wait is interrupted, what the operation is granted is released.
+        """
+        call = self.call_for(operation)
         try:
-            return self.run(call)
+            return call.run(self)
         except GridError:
             raise
-        except BaseException:  # interrupted: nobody will read the answer
-            if isinstance(call, Holding) and not call.chosen and not self._closed:
+        except BaseException:
+            if isinstance(call, RemoteAllocate) and not call.chosen and not self._closed:
                 threading.Thread(target=self._take_back, args=(call,), daemon=True).start()
             raise
 
-    def run(self, call: Call[Reply]) -> Reply:
-        return cast("RemoteCall[Reply]", call).run(self)
+    def call_for(self, operation: Operation[Reply]) -> RemoteOperation[Reply]:
+        """Return what has to be done here to run an operation at the controller."""
+        if isinstance(operation, RemoteOperation):
+            return operation
+        if isinstance(operation, Allocate):
+            return cast("RemoteOperation[Reply]", RemoteAllocate(operation))
+        if isinstance(operation, MoveAllocation):
+            return cast("RemoteOperation[Reply]", RemoteMove(operation, http_call(operation)))
+        return http_call(operation)
 
-    def port(self, loop: asyncio.AbstractEventLoop) -> ThreadPort:
-        return ThreadPort(self, loop)
+    def port(self, loop: asyncio.AbstractEventLoop) -> LoopThreadPort:
+        return LoopThreadPort(self, loop)
 
-    def give_back(self, call: Call[list[Allocation]], made: list[Allocation]) -> None:
-        """Release what `call` was granted, since nobody will. Not what the holder had before."""
-        self.undo(call, made)
+    def give_back(self, operation: Operation[Reply], reply: Reply) -> None:
+        """Release what the operation alone was granted: nobody waits for its reply."""
+        self.undo(self.call_for(operation), reply)
 
-    def undo(self, call: Call[Reply], reply: Reply) -> None:
-        """In a thread: who calls this may be an event loop."""
+    def undo(self, call: RemoteOperation[Reply], reply: Reply) -> None:
+        """Undo a call in a thread, since the caller may be an event loop."""
 
         def work() -> None:
             with suppress(GridError):  # what is left ends with the session
-                cast("RemoteCall[Reply]", call).undo(self, reply)
+                call.undo(self, reply)
 
         with suppress(GridClosed):
             self.in_a_thread(work)
 
     def checked(self) -> Remote:
-        """Itself, unless it was closed or belongs to another process."""
+        """Return itself; raise `GridClosed` if it is closed or belongs to another process."""
         self._check()
         return self
 
     def in_a_thread(self, work: Callable[[], object], *, long: bool = False) -> None:
-        """What takes `long` has a thread of its own: those that are shared stay free."""
+        """Run `work` in a shared thread, or in a thread of its own if it takes `long`."""
         with self._changing:
             self._check()
             if long:
@@ -147,7 +177,7 @@ class Remote:
                 self._pool = ThreadPoolExecutor(_THREADS, "gridhand")
             self._pool.submit(work)
 
-    def ask(self, owner: str | None, ask: Ask) -> Any:
+    def ask(self, owner: str | None, ask: HttpCall) -> Any:
         self._check()
         try:
             return self.client(owner).ask(ask)
@@ -164,12 +194,18 @@ class Remote:
                 self._clients[owner] = self._client.for_owner(owner)
             return self._clients[owner]
 
+    def forget(self, moved: Allocation) -> None:
+        """Take an allocation out of its owner's session if it has ended or outlasts the session."""
+        session = self._sessions.get(moved.owner)
+        if session is not None and not (moved.live and moved.lifetime is Lifetime.SESSION):
+            session.let_go(moved.id)
+
     def session(self, owner: str) -> Session:
         client = self.client(owner)
         with self._changing:
             self._check()
             if owner not in self._sessions:
-                self._sessions[owner] = Session(client, owner)
+                self._sessions[owner] = Session(client)
             return self._sessions[owner]
 
     def _check(self) -> None:
@@ -181,114 +217,92 @@ class Remote:
         if self._closed:
             raise GridClosed("this grid was closed", hint="Open another one.")
 
-    def _take_back(self, call: Holding) -> None:
-        """Ask again with the same op id, which tells what was granted, and release that."""
+    def _take_back(self, call: RemoteAllocate) -> None:
+        """Repeat the operation under its op id to learn what was granted, and release it."""
         call.wait_ms = 0
         with suppress(GridError):  # it was not granted, or ends with the session
-            made = call.run(self)
-            self.run(self.move(call.owner, None, made[0].id, Move.RELEASE, None))
-
-    # ---- what can be asked
-
-    def allocate(
-        self,
-        owner: str,
-        op_id: str | None,
-        requests: tuple[Request, ...],
-        terms: Terms,
-        wait_ms: int = 0,
-    ) -> Call[list[Allocation]]:
-        return Holding(owner, op_id, requests, terms, wait_ms)
-
-    def move(
-        self, owner: str, op_id: str | None, id: str, move: Move, ttl_ms: int | None
-    ) -> Call[list[Allocation]]:
-        if not id or len(id) > _LONGEST_ID:
-            raise UnknownAllocation(id)
-
-        def read(told: Any) -> list[Allocation]:
-            moved = allocation_from_row(told["row"])
-            session = self._sessions.get(owner)
-            over = not moved.live or moved.lifetime is not Lifetime.SESSION
-            if session is not None and over:
-                session.let_go(id)
-            return [moved]
-
-        ttl_s = None if ttl_ms is None else ttl_ms / 1000
-        return Asking(owner, routes.move(id, str(move), ttl_s, op_id), read)
-
-    def register(self, owner: str, op_id: str | None, nodes: tuple[Node, ...]) -> Call[list[Node]]:
-        return Asking(
-            owner,
-            routes.register([{"row": node_row(node)} for node in nodes], op_id),
-            lambda told: [node_from_row(one["row"]) for one in told],
-        )
-
-    def set_draining(
-        self, owner: str, op_id: str | None, name: str, draining: bool
-    ) -> Call[list[Node]]:
-        change = routes.drain if draining else routes.resume
-        return Asking(owner, change(name, op_id), _one_node)
-
-    def set_health(
-        self, owner: str, op_id: str | None, name: str, health: Health, why: str
-    ) -> Call[list[Node]]:
-        return Asking(owner, routes.set_health(name, str(health), why, op_id), _one_node)
-
-    def unregister(self, owner: str, op_id: str | None, name: str, force: bool) -> Call[list[Node]]:
-        return Asking(owner, routes.remove(name, force, op_id), lambda told: [])
-
-    def fits(self, owner: str, request: Request) -> Call[bool]:
-        return Asking(owner, routes.fits({"request_row": request_row(request)}), bool)
-
-    def explain(
-        self, owner: str, request: Request, lower: tuple[Request, ...]
-    ) -> Call[Explanation]:
-        rows = {"request_row": request_row(request), "lower_rows": list(map(request_row, lower))}
-        return Asking(owner, routes.explain(rows), lambda told: explanation_from_row(told["row"]))
-
-    def set_foreign(self, node: str, used: Mapping[str, int]) -> Call[None]:
-        return Asking(None, routes.set_foreign(node, used), lambda told: None)
-
-    def node(self, name: str) -> Call[NodeStatus]:
-        return Asking(None, routes.node(name), lambda told: node_status_from_row(told["row"]))
-
-    def status(self) -> Call[Status]:
-        return Asking(None, routes.nodes(), _status)
-
-    def allocations(self) -> Call[list[Allocation]]:
-        return Asking(
-            None,
-            routes.allocations(),
-            lambda told: [allocation_from_row(one["row"]) for one in told],
-        )
-
-    def dump(self) -> Call[dict[str, Any]]:
-        return Asking(None, routes.dump(), dict)
-
-    def check(self) -> Call[list[Violation]]:
-        return Asking(
-            None, routes.check(), lambda told: [Violation(**one) for one in told["violations"]]
-        )
-
-    def events(self, after: int, limit: int) -> Call[list[Event]]:
-        return Asking(None, routes.events(after, limit), _events)
-
-    def prune(self, age_ms: int, most: int) -> Call[int]:
-        return Asking(None, routes.prune(age_ms / 1000, most), int)
+            made = call.run(self).allocations
+            self.run(MoveAllocation(call.owner, id=made[0].id))
 
 
-def _one_node(told: Any) -> list[Node]:
-    return [node_from_row(told["row"])]
+def http_call(operation: Operation[Any]) -> RemoteRequest[Any]:
+    """Return the request that sends an operation to a controller, and how to read the reply.
+
+    Questions are asked in nobody's name unless they depend on the owner.
+    """
+    match operation:
+        case MoveAllocation(owner, op_id, id, move, ttl_ms):
+            ttl_s = None if ttl_ms is None else ttl_ms / 1000
+            return RemoteRequest(owner, routes.move(id, str(move), ttl_s, op_id), _one_allocation)
+        case Register(owner, op_id, nodes):
+            rows = [{"row": node_row(node)} for node in nodes]
+            return RemoteRequest(owner, routes.register(rows, op_id), _nodes)
+        case SetDraining(owner, op_id, name, draining):
+            change = routes.drain if draining else routes.resume
+            return RemoteRequest(owner, change(name, op_id), _one_node)
+        case SetHealth(owner, op_id, name, health, why):
+            return RemoteRequest(owner, routes.set_health(name, str(health), why, op_id), _one_node)
+        case Unregister(owner, op_id, name, force):
+            return RemoteRequest(owner, routes.remove(name, force, op_id), lambda reply: [])
+        case Fits(owner, request):
+            return RemoteRequest(owner, routes.fits({"request_row": request_row(request)}), bool)
+        case Explain(owner, request, lower):
+            rows = list(map(request_row, lower))
+            body = {"request_row": request_row(request), "lower_rows": rows}
+            return RemoteRequest(owner, routes.explain(body), _explanation)
+        case SetForeignUse(node, used):
+            return RemoteRequest(None, routes.set_foreign(node, used), lambda reply: None)
+        case GetNode(name):
+            return RemoteRequest(None, routes.node(name), _node_status)
+        case GetStatus():
+            return RemoteRequest(None, routes.nodes(), _status)
+        case ListAllocations():
+            return RemoteRequest(None, routes.allocations(), _allocations)
+        case DumpLedger():
+            return RemoteRequest(None, routes.dump(), dict)
+        case CheckLedger():
+            return RemoteRequest(None, routes.check(), _violations)
+        case ListEvents(after, limit):
+            return RemoteRequest(None, routes.events(after, limit), _events)
+        case Prune(age_ms, most):
+            return RemoteRequest(None, routes.prune(age_ms / 1000, most), int)
+        case _:
+            raise TypeError(f"{type(operation).__name__} cannot be sent to a controller")
 
 
-def _status(told: Any) -> Status:
-    return added_up(node_status_from_row(one["row"]) for one in told)
+def _allocations(reply: Any) -> list[Allocation]:
+    return [allocation_from_row(held["row"]) for held in reply]
 
 
-def _events(told: Any) -> list[Event]:
-    from gridhand.store.base import Event
+def _one_allocation(reply: Any) -> list[Allocation]:
+    return _allocations([reply])
 
+
+def _nodes(reply: Any) -> list[Node]:
+    return [node_from_row(node["row"]) for node in reply]
+
+
+def _one_node(reply: Any) -> list[Node]:
+    return _nodes([reply])
+
+
+def _node_status(reply: Any) -> NodeStatus:
+    return node_status_from_row(reply["row"])
+
+
+def _explanation(reply: Any) -> Explanation:
+    return explanation_from_row(reply["row"])
+
+
+def _violations(reply: Any) -> list[Violation]:
+    return [Violation(**violation) for violation in reply["violations"]]
+
+
+def _status(reply: Any) -> Status:
+    return added_up(map(_node_status, reply))
+
+
+def _events(reply: Any) -> list[Event]:
     return [
-        Event(**{name: one[name] for name in Event._fields} | {"at": one["at_ms"]}) for one in told
+        Event(**{name: row[name] for name in Event._fields} | {"at": row["at_ms"]}) for row in reply
     ]

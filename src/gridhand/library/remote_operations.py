@@ -1,4 +1,4 @@
-"""Calls to a controller: what to ask, how to read the answer, and what to do if nobody wants it."""
+"""Calls to a controller: what to send, how to read the reply, and how to undo it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gridhand.client import routes
-from gridhand.client.problems import unavailable
-from gridhand.client.routes import PREFIX, Ask, new_op_id, quoted
-from gridhand.core.allocations import Allocation, Lifetime, Move
-from gridhand.core.calls import Call, Reply
-from gridhand.core.errors import InvalidInput, NeverFits, NoRoom
-from gridhand.core.jobviews import request_row
-from gridhand.core.rowreading import allocation_from_row
+from gridhand.client.errors import unavailable
+from gridhand.client.routes import PREFIX, HttpCall, new_op_id, quoted
+from gridhand.core.errors import InvalidInput, NeverFits, NoRoom, UnknownAllocation
+from gridhand.core.ledger.allocations import Allocation, Lifetime
+from gridhand.core.operations import Allocate, Granted, MoveAllocation, Operation, Reply
+from gridhand.core.rows.ledger import allocation_from_row
+from gridhand.core.rows.requests import request_row
+from gridhand.library.idle_slots import are_slots_held, give_back_idle
 
 if TYPE_CHECKING:
-    from gridhand.core.ledger import Terms
-    from gridhand.core.requests import Request
+    from gridhand.client.session import Session
     from gridhand.library.remote import Remote
-    from gridhand.library.session import Session
 
 _TRIES = 3
 _WHILE_S = 30.0
+_LONGEST_ID = 100
 
 
-class RemoteCall(Call[Reply]):
-    """A call that knows how to ask a controller, and blocks until the answer is there."""
+class RemoteOperation(Operation[Reply]):
+    """An operation that runs at a controller; `run` blocks until the reply is there."""
 
     __slots__ = ()
 
@@ -34,15 +34,15 @@ class RemoteCall(Call[Reply]):
         raise NotImplementedError
 
     def undo(self, remote: Remote, reply: Reply) -> None:
-        """Nobody waits for the answer: give back what was granted to this call alone."""
+        """Release what was granted to this call alone: nobody waits for its reply."""
 
 
-class Asking(RemoteCall[Reply]):
-    """Something to ask in the name of an owner, and how to read the answer."""
+class RemoteRequest(RemoteOperation[Reply]):
+    """A request in the name of an owner, and how to read the reply."""
 
     __slots__ = ("ask", "owner", "read")
 
-    def __init__(self, owner: str | None, ask: Ask, read: Callable[[Any], Reply]) -> None:
+    def __init__(self, owner: str | None, ask: HttpCall, read: Callable[[Any], Reply]) -> None:
         self.owner = owner
         self.ask = ask
         self.read = read
@@ -51,33 +51,50 @@ class Asking(RemoteCall[Reply]):
         return self.read(remote.ask(self.owner, self.ask))
 
 
-class Holding(RemoteCall[list[Allocation]]):
-    """Something to be held. `fresh` when it was granted to this call, and to no earlier one."""
+class RemoteMove(RemoteOperation[list[Allocation]]):
+    """A move of an allocation, which may take it out of the session that holds it."""
 
-    __slots__ = (
-        "abandoned", "chosen", "fresh", "op_id", "owner", "requests", "terms", "wait_ms",
-    )  # fmt: skip
+    __slots__ = ("_ask", "_id")
 
-    def __init__(
-        self,
-        owner: str,
-        op_id: str | None,
-        requests: tuple[Request, ...],
-        terms: Terms,
-        wait_ms: int = 0,
-    ) -> None:
-        self.owner = owner
-        self.op_id = op_id or new_op_id()
-        self.chosen = op_id is not None or terms.holder is not None
-        self.requests = requests
-        self.terms = terms
-        self.wait_ms = wait_ms
-        self.fresh = False
-        self.abandoned = False  # nobody waits for it any more
+    def __init__(self, operation: MoveAllocation, ask: RemoteRequest[list[Allocation]]) -> None:
+        self._id = operation.id
+        self._ask = ask
 
     def run(self, remote: Remote) -> list[Allocation]:
-        """What was granted. For room it is waited a while at a time, so that a reply comes."""
+        if not self._id or len(self._id) > _LONGEST_ID:
+            raise UnknownAllocation(self._id)
+        moved = self._ask.run(remote)
+        remote.forget(moved[0])
+        return moved
+
+
+class RemoteAllocate(RemoteOperation[Granted]):
+    """An allocation on its way: it may wait for room, and its session may be lost meanwhile."""
+
+    __slots__ = ("abandoned", "chosen", "op_id", "owner", "requests", "terms", "wait_ms")
+
+    def __init__(self, operation: Allocate) -> None:
+        self.owner = operation.owner
+        self.op_id = operation.op_id or new_op_id()
+        self.chosen = operation.op_id is not None or operation.terms.holder is not None
+        self.requests = operation.requests
+        self.terms = operation.terms
+        self.wait_ms = operation.wait_ms
+        self.abandoned = False  # nobody waits for it any more
+
+    def run(self, remote: Remote) -> Granted:
+        """Return what was granted. Long-poll for room in slices of 30 s.
+
+        What idle slots of this process hold is given back before it is refused.
+        """
         deadline = time.monotonic() + self.wait_ms / 1000
+        if are_slots_held():
+            try:
+                return self._run(remote, 0.0)
+            except NoRoom as error:
+                if isinstance(error, NeverFits):
+                    raise
+                give_back_idle(remote.client(None).address)
         while True:
             left_s = max(0.0, deadline - time.monotonic())
             try:
@@ -86,7 +103,7 @@ class Holding(RemoteCall[list[Allocation]]):
                 if isinstance(error, NeverFits) or left_s <= _WHILE_S or self.abandoned:
                     raise
 
-    def _run(self, remote: Remote, wait_s: float) -> list[Allocation]:
+    def _run(self, remote: Remote, wait_s: float) -> Granted:
         if self.terms.lifetime is Lifetime.LEASE:
             return self._read(remote.ask(self.owner, self._ask(None, wait_s)))
         session = remote.session(self.owner)
@@ -105,24 +122,25 @@ class Holding(RemoteCall[list[Allocation]]):
                 return self._held_in(session, made)
         raise unavailable("the connection to the controller is lost again and again")
 
-    def _ended_meanwhile(self, remote: Remote, made: list[Allocation]) -> bool:
-        """Whether it was granted to the session that was lost, and has ended with it.
+    def _ended_meanwhile(self, remote: Remote, made: Granted) -> bool:
+        """Return whether it was granted to the session that was lost, and has ended with it.
 
         It is asked for once more then, and as something new.
         """
-        if self.fresh or self.chosen:
+        if made.fresh or self.chosen:
             return False
-        now = remote.ask(self.owner, Ask("GET", f"{PREFIX}/allocations/{quoted(made[0].id)}"))
+        id = quoted(made.allocations[0].id)
+        now = remote.ask(self.owner, HttpCall("GET", f"{PREFIX}/allocations/{id}"))
         if allocation_from_row(now["row"]).live:
             return False
         self.op_id = new_op_id()
         return True
 
-    def undo(self, remote: Remote, reply: list[Allocation]) -> None:
-        if self.fresh:
-            remote.run(remote.move(self.owner, None, reply[0].id, Move.RELEASE, None))
+    def undo(self, remote: Remote, reply: Granted) -> None:
+        if reply.fresh:
+            remote.run(MoveAllocation(self.owner, id=reply.allocations[0].id))
 
-    def _ask(self, session: str | None, wait_s: float) -> Ask:
+    def _ask(self, session: str | None, wait_s: float) -> HttpCall:
         terms, rows = self.terms, list(map(request_row, self.requests))
         order: dict[str, Any] = {
             "holder": terms.holder,
@@ -136,13 +154,13 @@ class Holding(RemoteCall[list[Allocation]]):
         order |= {"request_rows": rows, "layout": str(terms.layout)}
         return routes.allocate_group(order, self.op_id)
 
-    def _held_in(self, session: Session, made: list[Allocation]) -> list[Allocation]:
-        for held in made:
+    def _held_in(self, session: Session, made: Granted) -> Granted:
+        for held in made.allocations:
             if held.lifetime is Lifetime.SESSION:
                 session.hold(held.id)
         return made
 
-    def _read(self, told: Any) -> list[Allocation]:
-        several = told if isinstance(told, list) else [told]
-        self.fresh = all(one["fresh"] for one in several)
-        return [allocation_from_row(one["row"]) for one in several]
+    def _read(self, reply: Any) -> Granted:
+        made = reply if isinstance(reply, list) else [reply]
+        fresh = all(found["fresh"] for found in made)
+        return Granted([allocation_from_row(found["row"]) for found in made], fresh)

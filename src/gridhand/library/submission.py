@@ -1,4 +1,4 @@
-"""Submitting: a command as people give it becomes what a controller takes."""
+"""Turn a command and its options, as people write them, into a submission for a controller."""
 
 from __future__ import annotations
 
@@ -10,32 +10,39 @@ from typing import Any, cast
 from gridhand.client import routes
 from gridhand.client.routes import new_op_id
 from gridhand.core.errors import GridError, InvalidInput
-from gridhand.core.jobviews import request_row
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
-from gridhand.library.asking import RemoteCall
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources
+from gridhand.core.rows.requests import request_row
 from gridhand.library.backend import Backend, read_count, read_flag, read_op_id, read_ttl
 from gridhand.library.remote import Remote
+from gridhand.library.remote_operations import RemoteOperation
+from gridhand.posix.caller_settings import VARIABLE, own_settings
 
 Facts = dict[str, Any]
 
 _CPU = frozenset({"cpu", "cpu_cores", "num_cpus"})
-_WISHES = frozenset(Request.of.__kwdefaults__ or ())
+_PLACEMENT = frozenset(Request.of.__kwdefaults__ or ())
+# Any name may be a resource of a site's own, but these have been typed in vain too often.
+_MISTAKEN = {
+    "mem": "memory", "ram": "memory", "mem_gb": "memory_gb", "cpus": "cpu", "cores": "cpu",
+    "num_cores": "cpu", "ncpus": "cpu", "gpus": "gpu", "ngpus": "gpu", "vram": "gpu_memory",
+    "nodes": "node", "nodelist": "node", "label": "labels", "constraint": "labels",
+}  # fmt: skip
 _PLAIN = ("name", "priority", "task_type", "stdin", "stdout", "stderr")
 
 
 def with_jobs(backend: Backend) -> Remote:
-    """The backend, if it is one that runs jobs."""
+    """Return the backend if it runs jobs; else raise `GridError`."""
     if isinstance(backend, Remote):
         return backend
     raise GridError(
-        "jobs need a controller, and this grid keeps its ledger in its own process",
+        "jobs need a controller, but this grid keeps its ledger in this process",
         hint="Use Grid(), which talks to this machine's controller.",
     )
 
 
-class Submitting(RemoteCall[list[Facts]]):
-    """Jobs to be queued. Unless they are detached they end with the session of the grid."""
+class RemoteSubmit(RemoteOperation[list[Facts]]):
+    """An operation that queues jobs. Unless detached, they end with the grid's session."""
 
     __slots__ = ("op_id", "owner", "submission")
 
@@ -49,20 +56,20 @@ class Submitting(RemoteCall[list[Facts]]):
         if self.submission["detached"]:
             return cast("list[Facts]", remote.ask(self.owner, ask))
         session = remote.session(self.owner)
-        session.ready()  # before there is a job that nobody would wait for
+        session.ready()  # first: a job without a session would be left behind
         made = cast("list[Facts]", remote.ask(self.owner, ask))
         session.attach([job["id"] for job in made])
         return made
 
     def undo(self, remote: Remote, reply: list[Facts]) -> None:
-        """What would have ended with the caller ends now."""
+        """Cancel the jobs, since the caller is gone; detached ones stay."""
         if not self.submission["detached"]:
             for job in reply:
                 remote.ask(self.owner, routes.cancel(job["id"]))
 
 
 def read_command(command: Sequence[str] | str) -> list[str]:
-    """Words; one text is split as a shell would, and nothing more."""
+    """Return the program and its arguments; a string is split as a shell would split it."""
     if isinstance(command, str):
         try:
             words = shlex.split(command)
@@ -78,7 +85,7 @@ def read_command(command: Sequence[str] | str) -> list[str]:
 
 
 def read_work(resources: Any, named: Mapping[str, Any]) -> Request:
-    """What a command needs: one core unless it says otherwise."""
+    """Read the request of a command: one core unless it says otherwise."""
     if isinstance(resources, Request):
         return Request.of(resources, **named)
     if resources is not None and not isinstance(resources, str | Mapping | Resources):
@@ -89,14 +96,23 @@ def read_work(resources: Any, named: Mapping[str, Any]) -> Request:
     return Request.of(resources, **named)
 
 
+def check_spelling(given: Mapping[str, Any]) -> None:
+    """Raise if a keyword of a function or command is what another system calls one of ours."""
+    for name, value in given.items():
+        if (meant := _MISTAKEN.get(name)) is not None:
+            raise InvalidInput(name, value, f"{meant}=, if you mean that")
+
+
 def read_call(resources: Any, named: Mapping[str, Any]) -> Request:
-    """What a function needs: as for a command, but it may be nothing, said with `cpu=0`."""
+    """Read the request of a function: as for a command, but `cpu=0` alone asks for nothing."""
+    check_spelling(named)
+    check_spelling(resources if isinstance(resources, Mapping) else {})
     if isinstance(resources, str):
-        said = {word.partition("=")[0] for word in resources.split()}
+        names = {word.partition("=")[0] for word in resources.split()}
     else:
-        said = set(resources) if isinstance(resources, Mapping | Resources) else set()
-    said.update(named)
-    nothing = not _CPU.isdisjoint(said) and _WISHES.isdisjoint(said)
+        names = set(resources) if isinstance(resources, Mapping | Resources) else set()
+    names.update(named)
+    nothing = not _CPU.isdisjoint(names) and _PLACEMENT.isdisjoint(names)
     if nothing and not Resources.of(resources, **named):
         return Request(Resources())
     return read_work(resources, named)
@@ -111,8 +127,8 @@ def submission(
     array: str | None = None,
     **given: Any,
 ) -> Facts:
-    """The body of a submission. `local` when the controller is on this machine."""
-    found: Facts = {
+    """Return the body of a submission. `local` says that the controller is on this machine."""
+    body: Facts = {
         "command": read_command(command),
         "folder": os.path.abspath(given["cwd"] or os.getcwd()),
         "environment": _environment(given["env"], local),
@@ -121,54 +137,66 @@ def submission(
         "after": _after(given["after"]),
     }
     if given.get("within") is not None:
-        found["within"] = _within(given["within"], resources, named)
+        body["within"] = _within(given["within"], resources, named)
     else:
-        found["request_row"] = request_row(read_work(resources, named))
-    found |= {name: given[name] for name in _PLAIN if given[name] is not None}
+        body["request_row"] = request_row(read_work(resources, named))
+    body |= {name: given[name] for name in _PLAIN if given[name] is not None}
     if array is not None:
-        found["array"] = array
-    if (limit_ms := read_ttl(given["time_limit"], "time_limit")) is not None:
-        found["time_limit_s"] = limit_ms / 1000
+        body["array"] = array
+    if (limit_ms := _time_limit_ms(given["timeout"], given.get("time_limit"))) is not None:
+        body["time_limit_s"] = limit_ms / 1000
     if given["retry_on"] is not None:
-        found["retry_on"] = [str(one) for one in given["retry_on"]]
-    return found
+        body["retry_on"] = [str(cause) for cause in given["retry_on"]]
+    return body
 
 
-def _within(held: Any, resources: Any, named: Mapping[str, Any]) -> str:
-    """The id of what a command is to run in; it has what that has."""
+def _time_limit_ms(timeout: Any, time_limit: Any) -> int | None:
+    """Read the time limit of a job, which has an earlier name."""
+    if timeout is not None and time_limit is not None:
+        raise InvalidInput("time_limit", time_limit, "`timeout` alone; that is its earlier name")
+    if time_limit is not None:
+        return read_ttl(time_limit, "time_limit")
+    return read_ttl(timeout, "timeout")
+
+
+def _within(allocation: Any, resources: Any, named: Mapping[str, Any]) -> str:
+    """Return the id of the allocation to run in, which excludes resources of its own."""
     if resources is not None or named:
         raise InvalidInput("resources", resources or dict(named), "nothing beside `within`")
-    id = held if isinstance(held, str) else getattr(held, "id", None)
+    id = allocation if isinstance(allocation, str) else getattr(allocation, "id", None)
     if not isinstance(id, str) or not id:
-        raise InvalidInput("within", held, "an allocation or its id")
+        raise InvalidInput("within", allocation, "an allocation or its id")
     return id
 
 
 def _environment(env: Mapping[str, str] | None, local: bool) -> dict[str, str]:
-    """The caller's variables with those given; over a network, those given alone."""
+    """Return this process's variables and those given; over a network, only those given."""
     if env is not None and not isinstance(env, Mapping):
         raise InvalidInput("env", env, "a mapping of names to texts")
-    found = {**os.environ, **(env or {})} if local else dict(env or {})
-    for name, text in found.items():
+    own = {**os.environ, VARIABLE: own_settings()} if local else {}
+    variables = {**own, **(env or {})}
+    for name, text in variables.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise InvalidInput("env", name, "names and values that are texts")
-    return found
+    return variables
 
 
 def _after(given: Any) -> list[Facts]:
-    """Ids or jobs, each alone or with a condition."""
+    """Read dependencies: a job or an id, a pair with a condition, or a list of these."""
     several = given if isinstance(given, list | tuple) else [given]
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], str):
         several = [given] if given[1].startswith("after") else several
-    return [_condition(one) for one in several]
+    return [_dependency(item) for item in several]
 
 
-def _condition(one: Any) -> Facts:
-    job, condition = one if isinstance(one, tuple) and len(one) == 2 else (one, "afterok")
+def _dependency(given: Any) -> Facts:
+    pair = isinstance(given, tuple) and len(given) == 2
+    job, condition = given if pair else (given, "afterok")
     return {"id": job_id(job), "condition": str(condition)}
 
 
 def job_id(job: Any) -> str:
+    """Return the id of a job, given itself or its id."""
     id = str(job) if type(job) is int else job
     id = id if isinstance(id, str) else getattr(job, "id", None)
     if not isinstance(id, str) or not id:

@@ -1,33 +1,121 @@
-"""How the starter joins the cgroups of a job, so that its child is born there, and goes home.
+"""Control groups of both versions: where this process is, and joining those of a job.
 
-A child put into its cgroup after it was started might have left children of its own outside.
-That is done only where the starter, once gone from its own cgroup, could not come back.
+The starter enters a job's cgroups before it creates the job's process, so that the process is born
+there: one that is moved later might already have children outside. The starter does so only where
+it can return to its own cgroup. Version 1 has a hierarchy for each controller, version 2 has one
+for all; a machine may use both at once.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+UNIFIED = ""  # stands for the controllers of version 2, which has one hierarchy
+
 _PROCS = "cgroup.procs"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class _Mount(NamedTuple):
-    root: str
+    device: str  # MAJOR:MINOR
+    top: str  # the group that is visible at `point`
     point: str
-    names: frozenset[str]  # the controllers of version 1, or its name; empty for version 2
+    controllers: frozenset[str]  # and mount options, which no controller is called
+
+    def path_below(self, group: str) -> str | None:
+        """Return the group's path below `point`; None if what is mounted does not show it."""
+        if not group.startswith("/") or ".." in group.split("/"):
+            return None
+        path = os.path.relpath(group, self.top)
+        return None if path.split("/")[0] == ".." else path
 
 
-class Cgroups:
-    """Where this process stands in each hierarchy. Each is known by the device of its files."""
+def own_groups(
+    root: str | os.PathLike[str] = "/", read: Callable[[str], str | None] | None = None
+) -> dict[str, list[str]]:
+    """Return the folders of this process's group and those above it, for each controller.
+
+    The innermost folder is first. Groups of version 2 are under `UNIFIED`. `read` returns the text
+    of a file, or None.
+    """
+    read = read or _read_text
+    mounts = list(_parse_mounts(read(f"{root}/proc/self/mountinfo") or ""))
+    groups: dict[str, list[str]] = {}
+    for controllers, path in _parse_own_groups(read(f"{root}/proc/self/cgroup") or ""):
+        for controller in controllers:
+            places = [mount for mount in mounts if controller in mount.controllers]
+            if places:
+                # Of several mounts of one hierarchy, use one that shows our own group.
+                places.sort(key=lambda mount: mount.path_below(path) is None)
+                groups[controller] = _folders_up(f"{root}", places[0], path)
+    return groups
+
+
+def _folders_up(root: str, mount: _Mount, group: str) -> list[str]:
+    point = os.path.join(root, mount.point.lstrip("/"))
+    path = mount.path_below(group)
+    if path in (None, "."):
+        return [point]  # for a group outside of what is mounted, this is all that we see of it
+    parts = path.split("/")
+    return [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _own_folder(device: int) -> str | None:
+    """Return the folder of our own group in the hierarchy with this device, if we can see it."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for mount in _parse_mounts(_read_text("/proc/self/mountinfo") or ""):
+        if mount.device == number:
+            for controllers, group in _parse_own_groups(_read_text("/proc/self/cgroup") or ""):
+                if mount.controllers.intersection(controllers):
+                    path = mount.path_below(group)
+                    return None if path is None else os.path.join(mount.point, path)
+            return None
+    return None
+
+
+def _parse_own_groups(text: str) -> Iterator[tuple[list[str], str]]:
+    """Yield the controllers and the group of each line of /proc/self/cgroup."""
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        yield (names.split(",") if number != "0" else [UNIFIED]), path
+
+
+def _parse_mounts(mountinfo: str) -> Iterator[_Mount]:
+    for line in mountinfo.splitlines():
+        place, _, kind = line.partition(" - ")
+        before, after = place.split(), kind.split()
+        if len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
+            continue
+        top, point = (_ESCAPED.sub(lambda m: chr(int(m[1], 8)), text) for text in before[3:5])
+        names = after[2].split(",") if after[0] == "cgroup" else [UNIFIED]
+        yield _Mount(before[2], top, point, frozenset(names))
+
+
+def _read_text(path: str) -> str | None:
+    try:
+        with open(path) as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+class CgroupMembership:
+    """The cgroup of this process in each hierarchy, which the device of its files identifies."""
 
     def __init__(self) -> None:
         self._homes: dict[int, str | None] = {}
         self._away: dict[int, str] = {}
 
     def enter(self, folders: list[str]) -> list[str]:
-        """Stand in these and at home elsewhere; returns those to `put` the child into later."""
+        """Enter these cgroups, and return to our own in other hierarchies.
+
+        Returns those that we could not leave again: `put` the child into them instead.
+        """
         if not folders and not self._away:
             return []
         wanted = {os.stat(folder).st_dev: folder for folder in folders}
@@ -44,18 +132,19 @@ class Cgroups:
         return late
 
     def put(self, pid: int, folders: list[str]) -> str:
-        """Move the child; where that fails it is killed, and the reason is returned."""
+        """Move the child into these cgroups; if that fails, kill it and return the reason."""
         for folder in folders:
             try:
                 _write_pid(folder, pid)
             except ProcessLookupError:
-                return ""  # it has ended already
+                return ""  # the child has ended already
             except OSError as error:
-                os.killpg(pid, signal.SIGKILL)  # rather not at all than without its limits
+                os.killpg(pid, signal.SIGKILL)  # better no process than one without its limits
                 return f"cannot join the cgroup {folder!r}: {error.strerror}"
         return ""
 
     def leave(self) -> None:
+        """Return to our own cgroup in every hierarchy."""
         for device in list(self._away):
             self._go_home(device)
 
@@ -65,14 +154,14 @@ class Cgroups:
         try:
             _write_pid(home, 0)
         except OSError:
-            # It was possible when it was tried. The next jobs are put where they belong by pid.
+            # This worked when it was tried. From now on children are moved with `put`.
             self._homes[device] = None
         del self._away[device]
 
     def _home(self, device: int) -> str | None:
-        """Our own cgroup of this hierarchy; None when we could not come back to it."""
+        """Return our own cgroup in this hierarchy; None if we could not come back to it."""
         if device not in self._homes:
-            home = _own_cgroup(device)
+            home = _own_folder(device)
             try:
                 if home is not None:
                     _write_pid(home, 0)
@@ -86,48 +175,15 @@ def _write_pid(folder: str, pid: int) -> None:
     path = os.path.join(folder, _PROCS)
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(fd, b"%d" % pid)  # 0 is whoever writes
+        os.write(fd, b"%d" % pid)  # 0 stands for the writing process
     except OSError as error:
         raise type(error)(error.errno, error.strerror, path) from None
     finally:
         os.close(fd)
 
 
-def _own_cgroup(device: int) -> str | None:
-    mount = _mount(device)
-    if mount is None:
-        return None
-    with open("/proc/self/cgroup") as file:
-        for text in file:
-            _, controllers, path = text.rstrip("\n").split(":", 2)
-            if frozenset(filter(None, controllers.split(","))) == mount.names:
-                inside = os.path.relpath(path, mount.root)
-                return None if inside.startswith("..") else os.path.join(mount.point, inside)
-    return None
-
-
-def _mount(device: int) -> _Mount | None:
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/self/mountinfo") as file:
-        for text in file:
-            fields = text.split()
-            kind, _, options = fields[fields.index("-") + 1 :][:3]
-            if fields[2] == number and kind in ("cgroup", "cgroup2"):
-                own = _controllers() if kind == "cgroup" else frozenset[str]()
-                named = {name for name in options.split(",") if name.startswith("name=")}
-                names = (own & frozenset(options.split(","))) | named
-                return _Mount(fields[3], fields[4], names)
-    return None
-
-
-def _controllers() -> frozenset[str]:
-    """All names that the hierarchies of version 1 have here."""
-    with open("/proc/self/cgroup") as file:
-        return frozenset(name for text in file for name in text.split(":", 2)[1].split(",") if name)
-
-
 def members(folder: str) -> set[int]:
-    """The processes in a cgroup; none when it is gone."""
+    """Return the pids of the processes in a cgroup; none when it is gone."""
     try:
         with open(os.path.join(folder, _PROCS)) as file:
             return {int(text) for text in file}

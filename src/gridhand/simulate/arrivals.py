@@ -1,4 +1,4 @@
-"""In which order tasks arrive, and how much of a cluster they ask for together."""
+"""The order in which tasks arrive, and how much of a cluster they request together."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
-from gridhand.simulate.inputs import Task
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
+from gridhand.simulate.inputs import SimulatedTask
 from gridhand.simulate.tally import Tally
 
 MOST_ARRIVALS = 5_000_000
 LEAST_TURNOVER = 1000
-_MEDIAN_S, _SIGMA = 8.188, 1.0  # of the logarithm of durations that are drawn: about an hour
+_MEDIAN_S, _SIGMA = 8.188, 1.0  # of the logarithm of drawn durations: about an hour
 
 
 class Demand:
-    """How much of the cluster each task asks for, by the one resource that the load is told in.
+    """How much each task requests of the one resource in which the load is measured.
 
-    That is the GPUs where tasks ask for some and there are some; otherwise the plain resource that
-    the tasks together ask for most of, as a part of what there is.
+    That is GPUs if tasks request some and nodes have some; otherwise the resource of which the
+    tasks together request the largest part of the capacity.
     """
 
-    def __init__(self, tally: Tally, tasks: Sequence[Task]) -> None:
+    def __init__(self, tally: Tally, tasks: Sequence[SimulatedTask]) -> None:
         self._tally = tally
         self._known: dict[int, int] = {}
         counts: dict[int, tuple[Request, int]] = {}
@@ -45,8 +45,8 @@ class Demand:
         self.total = asked[self.resource]
         self._known = {key: self._amount(self.resource, one) for key, (one, _) in counts.items()}
 
-    def of(self, task: Task) -> int:
-        """In parts, as `capacity` is."""
+    def of(self, task: SimulatedTask) -> int:
+        """Return the demand of a task, in parts, like `capacity`."""
         return self._known[id(task.asked)]
 
     def _amount(self, name: str, asked: Request) -> int:
@@ -62,12 +62,14 @@ class Demand:
         return gpu.devices * part
 
 
-def arrivals(tasks: Sequence[Task], demand: Demand, load: float, seed: int) -> list[Task]:
-    """Every task once, in an order that the seed decides; then as many as the load takes.
+def arrivals(
+    tasks: Sequence[SimulatedTask], demand: Demand, load: float, seed: int
+) -> list[SimulatedTask]:
+    """Return every task once, in an order that depends on the seed, then more up to the load.
 
-    Tasks are sorted by name and shuffled. Where they ask for less than `load` times the capacity,
-    tasks drawn with replacement follow until they ask for that much; where for more, the last
-    ones, which the shuffle chose, are left out as long as the others ask for that much.
+    Tasks are sorted by name and shuffled. If they request less than `load` times the capacity,
+    tasks drawn with replacement follow until they do. If they request more, the last ones are left
+    out as long as the others request that much.
     """
     chance = random.Random(seed)
     by_name = sorted(tasks, key=lambda task: task.name)
@@ -94,25 +96,25 @@ def _check_number(expected: float) -> None:
 
 
 class Arrival(NamedTuple):
-    """A task that comes at a time and, if it finds a place, stays for a while. In seconds."""
+    """A task with its arrival time and how long it stays if it is placed, in seconds."""
 
     at_s: float
-    task: Task
+    task: SimulatedTask
     stays_s: float
 
 
-class Stream:
-    """Tasks that come and go: arrivals at random times such that `load` is offered for ever.
+class ArrivalStream:
+    """Tasks that arrive and leave at random times, such that `load` is offered constantly.
 
-    Little would be learned while an empty cluster fills, the less so where a few tasks stay for
-    months. So at time 0 there arrive, at once and in random order, as many tasks as such a stream
-    has under way at any time, each with what is left of its stay. From then on tasks arrive at
-    random (Poisson), each drawn from the list. When as many have come as are under way in the
-    mean, the figures begin; they are taken over the time in which twice as many come.
+    Filling an empty cluster would take long and show little, in particular if some tasks stay for
+    months. So at time 0 as many tasks as such a stream has running on average arrive at once, in
+    random order, each with the rest of its stay. Then tasks drawn from the list arrive at random
+    (Poisson). Measuring begins when as many have arrived as run on average, and lasts until twice
+    as many more have arrived.
     """
 
-    def __init__(self, tasks: Sequence[Task], demand: Demand, load: float) -> None:
-        chance = random.Random(0)  # one draw for all seeds: they differ in arrivals, not in tasks
+    def __init__(self, tasks: Sequence[SimulatedTask], demand: Demand, load: float) -> None:
+        chance = random.Random(0)  # the same for all seeds: they differ in arrivals, not in tasks
         self.tasks = sorted(tasks, key=lambda task: task.name)
         self.stays_s = [
             task.duration_s or chance.lognormvariate(_MEDIAN_S, _SIGMA) for task in self.tasks

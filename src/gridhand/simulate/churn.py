@@ -1,4 +1,4 @@
-"""Tasks that come and go on a cluster, and what is used of it over time."""
+"""Simulates tasks that arrive and leave, and measures the allocation over time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
+from gridhand.core.model.names import AllocationId
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
 from gridhand.simulate.arrivals import Arrival
-from gridhand.simulate.replay import Cluster, Run, Tick
+from gridhand.simulate.replay import ReplayRun, SimulatedCluster, Tick
 from gridhand.simulate.tally import MEASURED
 
 POINTS = 100  # of the curve over time
-_LOOKS = 10  # between two of them the fragmentation is worked out: it takes a while
+_LOOKS = 10  # points per computation of the fragmentation, which is slow
 
 
 def churn(
@@ -25,11 +26,11 @@ def churn(
     end_s: float,
     mix: Mapping[Request, int],
     tick: Tick | None = None,
-) -> Run:
-    """Let the tasks come and go, and average over the time from `warm_up_s` to `end_s`."""
-    cluster = Cluster(nodes, strategy)
+) -> ReplayRun:
+    """Let the tasks arrive and leave; average over the time from `warm_up_s` to `end_s`."""
+    cluster = SimulatedCluster(nodes, strategy)
     watch = _Watch(cluster, warm_up_s, end_s, mix)
-    leaving: list[tuple[float, int, str]] = []
+    leaving: list[tuple[float, int, AllocationId]] = []
     for number, (at_s, task, stays_s) in enumerate(arriving):
         while leaving and leaving[0][0] <= at_s:
             gone_s, _, id = heapq.heappop(leaving)
@@ -51,10 +52,10 @@ def churn(
 
 
 class _Watch:
-    """Adds up what is used over time, and looks at the cluster at regular times."""
+    """Integrates the allocation over time, and samples the cluster at regular times."""
 
     def __init__(
-        self, cluster: Cluster, warm_up_s: float, end_s: float, mix: Mapping[Request, int]
+        self, cluster: SimulatedCluster, warm_up_s: float, end_s: float, mix: Mapping[Request, int]
     ) -> None:
         self._cluster, self._mix = cluster, mix
         self._warm_up_s, self._end_s = warm_up_s, end_s
@@ -65,9 +66,9 @@ class _Watch:
         self._warm = False
 
     def until(self, now_s: float) -> None:
-        """Nothing has changed since the last call; something will at `now_s`."""
+        """Account for the time since the last call, in which nothing changed."""
         if not self._warm and now_s >= self._warm_up_s:
-            self._warm = True  # what failed before does not count
+            self._warm = True  # failures before this do not count
             run = self._cluster.run
             run.arrived, run.failed, run.failed_by = 0, 0, Counter()
         while len(self._curve["gpu"]) < POINTS and self._time_of_point() <= now_s:

@@ -1,34 +1,34 @@
-"""Runs several strategies on the same arrivals, for one seed after the other."""
+"""Runs several strategies on the same arrivals, for each seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gridhand.core.nodes import Node
-from gridhand.core.strategies import STRATEGIES, strategy_named
-from gridhand.simulate.arrivals import Demand, Stream, arrivals
+from gridhand.core.model.nodes import Node
+from gridhand.core.placement.strategies import STRATEGIES, strategy_named
+from gridhand.simulate.arrivals import ArrivalStream, Demand, arrivals
 from gridhand.simulate.churn import churn
-from gridhand.simulate.inputs import Task
-from gridhand.simulate.replay import Run, fill, mix_of
+from gridhand.simulate.inputs import SimulatedTask
+from gridhand.simulate.replay import ReplayRun, fill, mix_of
 from gridhand.simulate.tally import Tally
 
 
 def compare(
     nodes: Sequence[Node],
-    tasks: Sequence[Task],
+    tasks: Sequence[SimulatedTask],
     strategies: Sequence[str],
     *,
     load: float,
     seeds: Sequence[int],
     departures: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, list[Run]]:
-    """One run for each strategy and seed. The same seed brings the same arrivals to each."""
+) -> dict[str, list[ReplayRun]]:
+    """Return a run for each strategy and seed. Arrivals depend on the seed only."""
     demand = Demand(Tally(nodes), tasks)
     mix = mix_of(tasks)
-    runs: dict[str, list[Run]] = {name: [] for name in strategies}
+    runs: dict[str, list[ReplayRun]] = {name: [] for name in strategies}
     counter = _Counter(progress)
-    stream = Stream(tasks, demand, load) if departures else None
+    stream = ArrivalStream(tasks, demand, load) if departures else None
     for index, seed in enumerate(seeds):
         arriving = [] if stream else arrivals(tasks, demand, load, seed)
         here = stream.expected if stream else len(arriving)
@@ -45,7 +45,7 @@ def compare(
 
 
 class _Counter:
-    """Counts arrivals, and tells now and then: how many, and of how many in all."""
+    """Counts arrivals and reports progress now and then."""
 
     def __init__(self, progress: Callable[[int, int], None] | None) -> None:
         self._progress = progress
@@ -61,16 +61,16 @@ class _Counter:
 
 
 def chosen(names: Sequence[str], nodes: Sequence[Node]) -> list[str]:
-    """The strategies that were named, each once; by default the one such a cluster would use."""
+    """Return the named strategies, each once; by default the one this cluster would use."""
     if not names:
         return [default_strategy(nodes)]
     found = [name for given in names for name in (STRATEGIES if given == "all" else [given])]
     for name in found:
-        strategy_named(name)  # an unknown one is told before the work begins
+        strategy_named(name)  # raises for an unknown one before the work begins
     return list(dict.fromkeys(found))
 
 
 def default_strategy(nodes: Sequence[Node]) -> str:
-    """What a cluster uses if nobody says anything."""
+    """Return the strategy that a cluster of these nodes uses by default."""
     with_gpus = any(node.gpus for node in nodes)
     return "fragmentation" if with_gpus and "fragmentation" in STRATEGIES else "best_fit"

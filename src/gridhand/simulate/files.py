@@ -1,4 +1,4 @@
-"""Lists of nodes and tasks as people keep them, in CSV or YAML; every entry knows its place."""
+"""Reads lists of nodes and tasks from CSV or YAML; every entry knows its place in the file."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gridhand.core.errors import GridError, InvalidInput, shown
+from gridhand.core.errors import GridError, InvalidInput, short_repr
 
 MOST_COPIES = 1_000_000
 _YAML = frozenset({".yaml", ".yml", ".json"})
 
 
 class BadFile(InvalidInput):
-    """Where in which file it is wrong, and then what such an error says anywhere."""
+    """An input error with its place in a file before the message."""
 
     def __init__(self, where: str, message: str, hint: str) -> None:
         GridError.__init__(self, f"{where}: {message}", hint=hint)
 
 
-class Entry(NamedTuple):
-    """One node or task as it was written, and where: `tasks.csv, line 7`."""
+class FileEntry(NamedTuple):
+    """One node or task as written, and its place: `tasks.csv, line 7`."""
 
     where: str
     fields: dict[str, Any]
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """What goes wrong within is told with its place."""
+    """Add the place to errors that are raised inside."""
     try:
         yield
     except BadFile:
@@ -40,8 +40,8 @@ def at(where: str) -> Iterator[None]:
         raise BadFile(where, str(error), error.hint) from error
 
 
-def read_entries(path: Path, key: str) -> list[Entry]:
-    """The entries of a file. `key` is what a YAML mapping has them under: nodes or tasks."""
+def read_entries(path: Path, key: str) -> list[FileEntry]:
+    """Return the entries of a file. `key` is their key in a YAML mapping: nodes or tasks."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,9 +61,9 @@ def _is_yaml(path: Path, text: str) -> bool:
     return ":" in first or "," not in first
 
 
-def _csv(path: Path, text: str) -> list[Entry]:
+def _csv(path: Path, text: str) -> list[FileEntry]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    entries: list[Entry] = []
+    entries: list[FileEntry] = []
     names: list[str] = []
     try:
         for row in rows:
@@ -74,12 +74,12 @@ def _csv(path: Path, text: str) -> list[Entry]:
             if not names:
                 names = _header(where, cells)
             elif len(cells) > len(names):
-                extra = shown(cells[len(names)])
+                extra = short_repr(cells[len(names)])
                 raise BadFile(
                     where, f"{extra} is in no column", f"Give at most {len(names)} values in a row."
                 )
             else:
-                entries.append(Entry(where, dict(zip(names, cells, strict=False))))
+                entries.append(FileEntry(where, dict(zip(names, cells, strict=False))))
     except csv.Error as error:
         raise BadFile(
             f"{path.name}, line {rows.line_num}", f"{error}", "Give one row of CSV in each line."
@@ -90,13 +90,13 @@ def _csv(path: Path, text: str) -> list[Entry]:
 def _header(where: str, names: list[str]) -> list[str]:
     for index, name in enumerate(names):
         if not name or name in names[:index]:
-            what = f"column {index + 1} is named {shown(name)}"
+            what = f"column {index + 1} is named {short_repr(name)}"
             raise BadFile(where, what, "Give each column a name of its own in the first line.")
     return names
 
 
-def _yaml(path: Path, text: str, key: str) -> list[Entry]:
-    import yaml  # only those who use it wait for it
+def _yaml(path: Path, text: str, key: str) -> list[FileEntry]:
+    import yaml  # imported here because it is slow to load
 
     try:
         found = yaml.safe_load(text)
@@ -111,28 +111,30 @@ def _yaml(path: Path, text: str, key: str) -> list[Entry]:
             raise BadFile(path.name, f"it has {listed}, but no {key}", f"Give a list under {key}:.")
         found = found[key]
     if not isinstance(found, list | None):
-        raise BadFile(path.name, f"{key}: {shown(found)} is not a list", f"Give a list of {key}.")
+        raise BadFile(
+            path.name, f"{key}: {short_repr(found)} is not a list", f"Give a list of {key}."
+        )
     return [_entry(f"{path.name}, entry {n}", one) for n, one in enumerate(found or [], start=1)]
 
 
-def _entry(where: str, fields: object) -> Entry:
+def _entry(where: str, fields: object) -> FileEntry:
     if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise BadFile(
-            where, f"{shown(fields)} is not a mapping", "Give names and amounts: {cpu: 8}."
+            where, f"{short_repr(fields)} is not a mapping", "Give names and amounts: {cpu: 8}."
         )
-    return Entry(where, fields)
+    return FileEntry(where, fields)
 
 
 # ---- values that nodes and tasks share
 
 
 def given(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with something in them: an empty cell is as good as no cell."""
+    """Return the fields that are not empty: an empty cell counts as absent."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
 def whole(fields: dict[str, Any], name: str, *, default: int = 0, most: int = 10**12) -> int:
-    """A count, as a number or as text."""
+    """Return a count that was given as a number or as text."""
     value = fields.get(name, default)
     try:
         exact = float(value) if isinstance(value, str) else value
@@ -145,9 +147,9 @@ def whole(fields: dict[str, Any], name: str, *, default: int = 0, most: int = 10
 
 
 def copies(fields: dict[str, Any], fallback: str) -> list[str]:
-    """The names under which an entry stands: its own, or one for each of `count`.
+    """Return the names of an entry: its own, or one for each of `count`.
 
-    They are numbered with leading zeros, because the order of names is that of the nodes.
+    Numbers have leading zeros, because nodes are ordered by name.
     """
     name = fields.pop("name", fallback)
     if "count" not in fields:
@@ -158,7 +160,7 @@ def copies(fields: dict[str, Any], fallback: str) -> list[str]:
 
 
 def pairs(value: object, name: str) -> Any:
-    """Labels: a mapping as it is, or text such as `zone=a rack=2`."""
+    """Return labels that were given as a mapping or as text such as `zone=a rack=2`."""
     if not isinstance(value, str):
         return value
     words = value.replace(";", " ").replace(",", " ").split()

@@ -1,7 +1,7 @@
-"""Nodes and tasks, read from files of our own or from those of the openb traces.
+"""Reads nodes and tasks from our own files or from those of the openb traces.
 
-A file of openb is known by its columns. In our own the fields are what `Node.of` and `Request.of`
-take, and `count` stands for that many alike.
+openb files are recognized by their columns. In our own, the fields are those that `Node.of` and
+`Request.of` take, and `count` stands for so many equal ones.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from gridhand.core.errors import InvalidInput, InvalidRequest, UnknownNode, UnknownResource
-from gridhand.core.gpus import MOST_DEVICES
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
-from gridhand.core.resources import KNOWN, UNIT, Resources, amount_text, nearest_name
+from gridhand.core.model.gpus import MOST_DEVICES
+from gridhand.core.model.names import NodeName
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import KNOWN, UNIT, Resources, amount_text, nearest_name
 from gridhand.simulate.files import (
     BadFile,
-    Entry,
+    FileEntry,
     at,
     copies,
     given,
@@ -40,10 +41,10 @@ _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([smhd]?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Something that arrives and asks. Without a duration, one is drawn where it matters.
+class SimulatedTask:
+    """A task that arrives and requests resources. Without a duration, one is drawn if needed.
 
-    Tasks that ask for the same have the same `asked`, so that what is known of it is kept once.
+    Tasks with equal requests share one `asked` object, so that results can be kept for it once.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Task:
 
 
 def read_nodes(path: Path) -> list[Node]:
-    """The nodes of a file, in the order of their names."""
+    """Return the nodes of a file, in the order of their names."""
     nodes: dict[str, Node] = {}
     for number, entry in enumerate(read_entries(path, "nodes"), start=1):
         _check_kind(entry, _OF_TASKS, "nodes", "--tasks")
@@ -69,7 +70,7 @@ def read_nodes(path: Path) -> list[Node]:
 
 
 def _check_size(name: str, value: object) -> None:
-    """Refuse what a few lines of YAML can blow up to any size by naming itself over and over."""
+    """Raise InvalidInput for YAML whose aliases expand to an enormous size."""
     left, seen = [value], 0
     while left:
         one = left.pop()
@@ -80,9 +81,9 @@ def _check_size(name: str, value: object) -> None:
             raise InvalidInput(name, "a very large value", f"at most {MOST_VALUES:,} values in it")
 
 
-def read_tasks(path: Path, nodes: Sequence[Node]) -> list[Task]:
-    """The tasks of a file, as they stand in it. What they name must be there on the nodes."""
-    tasks: list[Task] = []
+def read_tasks(path: Path, nodes: Sequence[Node]) -> list[SimulatedTask]:
+    """Return the tasks of a file in order. The nodes must have what they name."""
+    tasks: list[SimulatedTask] = []
     shapes: dict[str, Request] = {}
     there = {name for node in nodes for name in node.total}
     names = {node.name for node in nodes}
@@ -98,14 +99,14 @@ def read_tasks(path: Path, nodes: Sequence[Node]) -> list[Task]:
             key = repr(sorted(wishes.items()))
             if key not in shapes:
                 shapes[key] = _request(wishes, there, names)
-            tasks += [Task(name, shapes[key], duration, entry.where) for name in called]
+            tasks += [SimulatedTask(name, shapes[key], duration, entry.where) for name in called]
     if not tasks:
         raise BadFile(path.name, "it has no tasks", "Give a count above 0.")
     return tasks
 
 
-def _check_kind(entry: Entry, foreign: frozenset[str], kind: str, option: str) -> None:
-    """The two files are easily swapped, and the wrong one would be read as something odd."""
+def _check_kind(entry: FileEntry, foreign: frozenset[str], kind: str, option: str) -> None:
+    """Raise BadFile if the files of nodes and tasks seem to be swapped."""
     found = sorted(entry.fields.keys() & foreign)
     if found:
         raise BadFile(
@@ -115,7 +116,7 @@ def _check_kind(entry: Entry, foreign: frozenset[str], kind: str, option: str) -
         )
 
 
-def _request(wishes: dict[str, Any], there: set[str], names: set[str]) -> Request:
+def _request(wishes: dict[str, Any], there: set[str], names: set[NodeName]) -> Request:
     asked = Request.of(**wishes)
     known = {*there, *KNOWN}
     for resource in {name for choice in asked.choices() for name in choice.amounts} - known:
@@ -191,7 +192,7 @@ def _devices(has: Resources) -> int:
 
 
 def _spelled_out(gpus: list[Any]) -> list[Any]:
-    """Devices one by one, where `count` stands for that many alike."""
+    """Return the devices one by one; `count` stands for so many equal ones."""
     devices: list[Any] = []
     for one in gpus:
         if isinstance(one, dict) and "count" in one:
@@ -213,7 +214,7 @@ def _own_task(fields: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
 
 
 def _seconds(value: object) -> float:
-    """A duration: a number of seconds, or text such as `90s`, `15m`, `2h` or `1.5d`."""
+    """Return a duration given as seconds, or as text such as `90s`, `15m`, `2h` or `1.5d`."""
     text = str(value) if type(value) in (str, int, float) else ""
     found = _DURATION.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0

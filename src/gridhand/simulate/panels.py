@@ -1,4 +1,4 @@
-"""A small cluster drawn: a row for each node, its devices as boxes, CPU and memory as bars."""
+"""Draws a small cluster: a row for each node, devices as boxes, CPU and memory as bars."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from gridhand.core.gpus import Gpu
-from gridhand.core.nodes import Node
-from gridhand.core.resources import UNIT
-from gridhand.simulate.replay import Held, Run
+from gridhand.core.model.gpus import Gpu
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.resources import UNIT
+from gridhand.simulate.replay import Held, ReplayRun
 
 INK = "#22303a"
 QUIET = "#dfe5e9"
@@ -21,16 +21,16 @@ _COLORS = (
     "#4477aa", "#e0703c", "#2e9e6b", "#cdb53a", "#a8518a", "#4bb3d1", "#b5493f", "#7f8fd0",
     "#8aa33b", "#8a7a66",
 )  # fmt: skip
-_SHADES = (0.0, 0.28, 0.5)  # towards white, in turn, so that like tasks can be told apart
+_SHADES = (0.0, 0.28, 0.5)  # towards white, in turn, to tell equal tasks apart
 _NAME, _DEVICES, _BAR, _GAP = 2.0, 6.0, 2.4, 0.25
 _HEIGHT = 0.74
-_NARROW = 0.22  # no number has room in less
+_NARROW = 0.22  # too narrow for a number
 
-Piece = tuple[Held, float, float]  # from where to where, as parts of the whole
+Piece = tuple[Held, float, float]  # from and to, as parts of the whole
 
 
 def legend_of(held: Sequence[Held]) -> list[tuple[str, str]]:
-    """A colour for each thing that is asked for, the largest first; none if they are too many."""
+    """Return a colour for each distinct request, the largest first; none if there are too many."""
     amounts = {describe(one): one.asked for one in held}
 
     def size(what: str) -> tuple[int, int, str]:
@@ -43,13 +43,13 @@ def legend_of(held: Sequence[Held]) -> list[tuple[str, str]]:
 
 
 def describe(held: Held) -> str:
-    """What the task asked for, in words."""
+    """Return what the task requested, in words."""
     kind = held.asked.gpu.kind() if held.asked.gpu else ""
     return f"{held.asked.resources}{f' on {kind}' if kind else ''}"
 
 
 class Panel:
-    """The picture of the cluster under one strategy."""
+    """Draw the cluster under one strategy."""
 
     def __init__(self, axes: Axes, nodes: Sequence[Node], colors: Mapping[str, str]) -> None:
         self._axes, self._nodes, self._colors = axes, nodes, colors
@@ -66,7 +66,7 @@ class Panel:
         axes.set_ylim(len(nodes), 0)
         axes.set_axis_off()
 
-    def draw(self, strategy: str, run: Run, *, numbered: bool) -> None:
+    def draw(self, strategy: str, run: ReplayRun, *, numbered: bool) -> None:
         self._numbered = numbered
         level = run.end["gpu"] if run.end["gpu"] is not None else run.end["cpu"]
         what = "GPU" if run.end["gpu"] is not None else "CPU"
@@ -135,7 +135,7 @@ class Panel:
 
 
 def _on_device(gpu: Gpu, held: Sequence[Held]) -> list[Piece]:
-    """Who has which part of a device: a share or, where there is none, of its memory."""
+    """Return the part of a device that each task holds: its share, or else of its memory."""
     pieces: list[Piece] = []
     start = 0.0
     for one in held:

@@ -1,4 +1,4 @@
-"""The runs as one picture: the allocation against the load and, of a small cluster, its end."""
+"""Plots the runs: allocation against load and, for a small cluster, its final state."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gridhand.core.nodes import Node
+from gridhand.core.model.nodes import Node
 from gridhand.simulate.panels import INK, QUIET, Panel, legend_of
-from gridhand.simulate.replay import SMALL, Run
+from gridhand.simulate.replay import SMALL, ReplayRun
 from gridhand.simulate.report import Setting, mean
 from gridhand.simulate.tally import MEASURED
 
 DPI = 150
-_WIDTH = 11.0  # inches, as all below
+_WIDTH = 11.0  # inches, like all below
 _CURVES = 3.6
 _TOP, _BETWEEN, _BOTTOM, _LEFT, _RIGHT = 0.75, 0.95, 0.35, 0.75, 0.3
 _ROW, _PANEL_HEAD, _PANEL_GAP, _LEGEND_LINE = 0.3, 0.62, 0.25, 0.24
@@ -28,8 +28,8 @@ _STYLES = ("-", "--", "-.", ":")
 _TITLES = {"gpu": "GPU", "cpu": "CPU", "memory": "Memory"}
 
 
-def draw(runs: Mapping[str, Sequence[Run]], setting: Setting) -> bytes:
-    """The picture as PNG. What is held at the end is that of the first seed."""
+def draw(runs: Mapping[str, Sequence[ReplayRun]], setting: Setting) -> bytes:
+    """Return the picture as PNG. The final state is that of the first seed."""
     small = len(setting.nodes) <= SMALL
     layout = _Layout(len(runs), len(setting.nodes) if small else 0, _legend(runs) if small else [])
     figure = Figure(figsize=(_WIDTH, layout.height), dpi=DPI, facecolor="white")
@@ -51,7 +51,7 @@ def draw(runs: Mapping[str, Sequence[Run]], setting: Setting) -> bytes:
 
 
 class _Layout:
-    """Where everything goes, from the top down; as fractions of the figure, as axes want it."""
+    """The positions from top to bottom, as fractions of the figure."""
 
     def __init__(self, strategies: int, nodes: int, legend: list[tuple[str, str]]) -> None:
         self.legend = legend
@@ -73,7 +73,7 @@ class _Layout:
         return self._at(_RIGHT + column * (width + 0.3), top, width, self._nodes * _ROW)
 
     def below_curves(self) -> float:
-        """The height of the line that stands over the panels."""
+        """Return the height of the line above the panels."""
         return 1 - (self._panels_top() - _SECTION + 0.05) / self.height
 
     def legend_entry(self, index: int) -> tuple[float, float, float, float]:
@@ -103,7 +103,7 @@ def _title(setting: Setting) -> str:
 # ---- the curves
 
 
-def _draw_curves(axes: Axes, runs: Mapping[str, Sequence[Run]], setting: Setting) -> None:
+def _draw_curves(axes: Axes, runs: Mapping[str, Sequence[ReplayRun]], setting: Setting) -> None:
     resource = _main_resource(runs)
     curves = {
         name: [
@@ -138,18 +138,18 @@ def _draw_curves(axes: Axes, runs: Mapping[str, Sequence[Run]], setting: Setting
     axes.legend(loc="lower right", frameon=True, framealpha=0.95, edgecolor=QUIET, fontsize=9)
 
 
-def _main_resource(runs: Mapping[str, Sequence[Run]]) -> str:
-    """GPUs where there are some, else CPU, else memory."""
+def _main_resource(runs: Mapping[str, Sequence[ReplayRun]]) -> str:
+    """Return GPUs if there are some, else CPU, else memory."""
     end = next(iter(runs.values()))[0].end
     return next((name for name in MEASURED if end[name] is not None), "cpu")
 
 
-def _curves(runs: Sequence[Run], resource: str) -> list[list[float | None]]:
+def _curves(runs: Sequence[ReplayRun], resource: str) -> list[list[float | None]]:
     return [run.curve[resource] for run in runs]
 
 
 def _interesting(curves: Mapping[str, Sequence[float]]) -> int:
-    """Where to begin: up to there everything was placed, whatever the strategy."""
+    """Return where to begin: up to there every strategy placed everything."""
     levels = list(zip(*curves.values(), strict=True))
     kept = (percent for percent, here in enumerate(levels) if percent - min(here) > 1)
     first = next(kept, len(levels) - 1)
@@ -159,12 +159,12 @@ def _interesting(curves: Mapping[str, Sequence[float]]) -> int:
 # ---- the cluster
 
 
-def _legend(runs: Mapping[str, Sequence[Run]]) -> list[tuple[str, str]]:
+def _legend(runs: Mapping[str, Sequence[ReplayRun]]) -> list[tuple[str, str]]:
     return legend_of([held for found in runs.values() for held in found[0].held])
 
 
 def _draw_panels(
-    figure: Figure, layout: _Layout, runs: Mapping[str, Sequence[Run]], setting: Setting
+    figure: Figure, layout: _Layout, runs: Mapping[str, Sequence[ReplayRun]], setting: Setting
 ) -> None:
     numbers = "" if setting.departures else ". Numbers: the tasks in the order they arrived"
     figure.text(

@@ -1,7 +1,7 @@
-"""Replays tasks on a cluster, with the ledger and the placement that real jobs get.
+"""Replays tasks on a cluster, with the real ledger and placement.
 
-`fill` lets tasks arrive until the load is reached, and nothing leaves; in `churn.py` they come and
-go. What is timed is the decision and its grant, not the counting around them.
+`fill` lets tasks arrive until the load is reached, and nothing leaves; `churn.py` has tasks that
+leave. The measured time is that of the decision and the grant, without the counting around them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
 
-from gridhand.core.allocations import Allocation, Move
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Node
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.requests import Request
-from gridhand.core.strategies import strategy_named
+from gridhand.core.ledger.allocations import Allocation, AllocationMove, Terms
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.model.names import AllocationId
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import strategy_named
 from gridhand.simulate.arrivals import Demand
-from gridhand.simulate.inputs import Task
+from gridhand.simulate.inputs import SimulatedTask
 from gridhand.simulate.tally import MEASURED, Tally
 
-SMALL = 24  # nodes: of a cluster that can be drawn, what is held at the end is kept
+SMALL = 24  # nodes; up to this many, the final state is kept, to be drawn
 _OWNER = Terms("simulate")
 
 Tick = Callable[[int], None]
@@ -30,7 +32,7 @@ Levels = dict[str, float | None]
 
 
 class Held(NamedTuple):
-    """What one task holds at the end, and which of all arrivals it was."""
+    """The allocation of one task at the end, and its number among the arrivals."""
 
     number: int
     asked: Request
@@ -38,8 +40,8 @@ class Held(NamedTuple):
 
 
 @dataclass
-class Run:
-    """What one strategy made of the arrivals of one seed.
+class ReplayRun:
+    """The results of one strategy with the arrivals of one seed.
 
     `curve` has the allocation of each resource by percent of load or, where tasks leave, at
     `POINTS` times; `mean` is its average over the measured time, and absent where nothing leaves.
@@ -57,8 +59,8 @@ class Run:
     held: list[Held] = field(default_factory=list)
 
 
-class Cluster:
-    """A ledger with nodes, one strategy, and a tally of what came of it."""
+class SimulatedCluster:
+    """A ledger with nodes, a strategy, and a tally of the results."""
 
     def __init__(self, nodes: Sequence[Node], strategy: str) -> None:
         self.ledger = Ledger()
@@ -68,11 +70,11 @@ class Cluster:
         self.snapshot = Snapshot(self.ledger)
         self.strategy = strategy_named(strategy)
         self.tally = Tally(nodes)
-        self.run = Run()
-        self._arrivals: dict[str, tuple[int, Request]] = {}
+        self.run = ReplayRun()
+        self._arrivals: dict[AllocationId, tuple[int, Request]] = {}
 
-    def arrive(self, asked: Request, now_ms: int) -> str | None:
-        """Place what is asked, and return the id of its allocation; None if it fits nowhere."""
+    def arrive(self, asked: Request, now_ms: int) -> AllocationId | None:
+        """Place a request and return the id of its allocation; None if it fits nowhere."""
         run = self.run
         held: list[Allocation] = []
         began = perf_counter()
@@ -93,8 +95,8 @@ class Cluster:
         self._arrivals[allocation.id] = run.decisions, asked
         return allocation.id
 
-    def leave(self, id: str, now_ms: int) -> None:
-        gone = self.ledger.move(id, Move.RELEASE, now=now_ms)
+    def leave(self, id: AllocationId, now_ms: int) -> None:
+        gone = self.ledger.move(id, AllocationMove.RELEASE, now=now_ms)
         self.ledger.settle()
         self.tally.add(gone.node, gone.amounts, gone.devices, sign=-1)
         del self._arrivals[id]
@@ -102,7 +104,7 @@ class Cluster:
     def levels(self) -> Levels:
         return {name: self.tally.allocation(name) for name in MEASURED}
 
-    def finish(self) -> Run:
+    def finish(self) -> ReplayRun:
         self.run.end = self.levels()
         if len(self.tally.nodes) <= SMALL:
             live = self.ledger.live.items()
@@ -110,8 +112,8 @@ class Cluster:
         return self.run
 
 
-def mix_of(tasks: Iterable[Task]) -> Mapping[Request, int]:
-    """How often each request is made."""
+def mix_of(tasks: Iterable[SimulatedTask]) -> Mapping[Request, int]:
+    """Return how often each request is made."""
     counts = Counter(id(task.asked) for task in tasks)
     mix: Counter[Request] = Counter()
     for asked in {id(task.asked): task.asked for task in tasks}.values():
@@ -137,7 +139,7 @@ class _Curve:
             self._after[name][percent] = used
 
     def levels(self, name: str) -> list[float | None]:
-        """A percent that no arrival rounds to has what the arrivals before it left behind."""
+        """Return the levels; a percent without arrivals keeps the level before it."""
         capacity = self._tally.capacity.get(name, 0)
         if not capacity:
             return [None] * len(self._counts)
@@ -153,16 +155,16 @@ class _Curve:
 
 def fill(
     nodes: Sequence[Node],
-    arriving: Sequence[Task],
+    arriving: Sequence[SimulatedTask],
     demand: Demand,
     strategy: str,
     *,
     load: float,
     mix: Mapping[Request, int],
     tick: Tick | None = None,
-) -> Run:
-    """Let the tasks arrive one after the other. One that fits nowhere is dropped."""
-    cluster = Cluster(nodes, strategy)
+) -> ReplayRun:
+    """Let the tasks arrive one after another. One that fits nowhere is dropped."""
+    cluster = SimulatedCluster(nodes, strategy)
     curve = _Curve(cluster.tally, percent_of(load))
     demanded, capacity = 0, demand.capacity
     for number, task in enumerate(arriving):
@@ -177,5 +179,5 @@ def fill(
 
 
 def percent_of(load: float) -> int:
-    """The last whole percent that a load reaches; 1.15 reaches 115."""
+    """Return the last whole percent that a load reaches; 1.15 reaches 115."""
     return int(100 * load + 1e-6)

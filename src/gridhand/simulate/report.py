@@ -1,13 +1,13 @@
-"""What came of the runs, averaged over the seeds: as values for JSON, and as tables for people."""
+"""Reports the runs, averaged over the seeds: as data for JSON, and as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gridhand.core.nodes import Node
-from gridhand.simulate.inputs import Task
-from gridhand.simulate.replay import Run, percent_of
+from gridhand.core.model.nodes import Node
+from gridhand.simulate.inputs import SimulatedTask
+from gridhand.simulate.replay import ReplayRun, percent_of
 from gridhand.simulate.tally import MEASURED
 
 _TITLES = {"gpu": "GPU", "cpu": "CPU", "memory": "memory"}
@@ -18,17 +18,17 @@ _CAUSES = {
 
 
 class Setting(NamedTuple):
-    """What was asked for."""
+    """The parameters of a simulation."""
 
     nodes: Sequence[Node]
-    tasks: Sequence[Task]
+    tasks: Sequence[SimulatedTask]
     load: float
     seeds: Sequence[int]
     departures: bool = False
 
 
-def summary(runs: Mapping[str, Sequence[Run]], setting: Setting) -> dict[str, Any]:
-    """Everything as `--json` prints it: fractions of 1, and means over the seeds."""
+def summary(runs: Mapping[str, Sequence[ReplayRun]], setting: Setting) -> dict[str, Any]:
+    """Return everything that `--json` prints: fractions of 1, and means over the seeds."""
     return {
         "strategies": {name: _of_strategy(found, setting) for name, found in runs.items()},
         "nodes": len(setting.nodes),
@@ -40,7 +40,7 @@ def summary(runs: Mapping[str, Sequence[Run]], setting: Setting) -> dict[str, An
     }
 
 
-def _of_strategy(runs: Sequence[Run], setting: Setting) -> dict[str, Any]:
+def _of_strategy(runs: Sequence[ReplayRun], setting: Setting) -> dict[str, Any]:
     allocation = _mean_level if setting.departures else _levels
     causes = {name for run in runs for name in run.failed_by}
     seconds = sum(run.seconds for run in runs)
@@ -57,7 +57,7 @@ def _of_strategy(runs: Sequence[Run], setting: Setting) -> dict[str, Any]:
     }
 
 
-def _levels(runs: Sequence[Run], name: str, load: float) -> dict[str, Any]:
+def _levels(runs: Sequence[ReplayRun], name: str, load: float) -> dict[str, Any]:
     last = percent_of(load)
     at = {percent: mean(run.curve[name][percent] for run in runs) for percent in _tens(last)}
     return {
@@ -67,7 +67,7 @@ def _levels(runs: Sequence[Run], name: str, load: float) -> dict[str, Any]:
     }
 
 
-def _mean_level(runs: Sequence[Run], name: str, load: float) -> dict[str, Any]:
+def _mean_level(runs: Sequence[ReplayRun], name: str, load: float) -> dict[str, Any]:
     return {"mean": mean(run.mean[name] for run in runs)}
 
 
@@ -76,7 +76,7 @@ def _tens(last: int) -> Iterable[int]:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is known; None if nothing is."""
+    """Return the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -85,7 +85,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """The summary as tables, of which the first says what it is about."""
+    """Return the summary as a headline and tables."""
     parts = [_headline(found)]
     if not found["departures"]:
         parts.append(_by_load(found))
@@ -113,7 +113,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _measured(found: Mapping[str, Any]) -> list[str]:
-    """The resources that there are."""
+    """Return the resources that the cluster has."""
     key = "mean" if found["departures"] else "end"
     first = next(iter(found["strategies"].values()))
     return [name for name in MEASURED if first[f"{name}_allocation"][key] is not None]
@@ -133,7 +133,7 @@ def _by_load(found: Mapping[str, Any]) -> str:
 
 
 def _shown_loads(last: int) -> list[int]:
-    """Every ten percent, or as many tens apart as a line has room for; 100 always."""
+    """Return every tenth percent, or fewer if a line has no room; always 100."""
     step = 10 * max(1, -(-last // 10 // _MOST_COLUMNS))
     loads = {*range(step, last + 1, step), *([100] if last >= 100 else [])}
     return sorted(loads)
@@ -173,7 +173,7 @@ def _percent(level: float | None, decimals: int) -> str:
 def _table(
     rows: Sequence[Sequence[str]], *, left: int, gap: int = 2, last_left: bool = False
 ) -> str:
-    """Columns as wide as they must be; text to the left, numbers to the right."""
+    """Lay out columns of minimal width: text to the left, numbers to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,6 +1,6 @@
-"""What is free on every node and device, as arrays: for the figures, not for deciding.
+"""Counts what is free on every node and device, as arrays, for the figures of a simulation.
 
-It is kept beside the ledger and shares no code with placement. Where the two disagree on whether
+It is independent of the ledger and shares no code with placement. If the two disagree on whether
 something fits, one of them is wrong; the tests compare them.
 """
 
@@ -12,10 +12,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gridhand.core.gpus import DeviceHold, Gpu, GpuAsk, GpuHealth
-from gridhand.core.nodes import Node
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT, Resources
+from gridhand.core.ledger.devices import DeviceHold
+from gridhand.core.model.gpus import Gpu, GpuHealth, GpuRequest
+from gridhand.core.model.names import NodeName
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT, Resources
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -25,7 +27,7 @@ MEASURED = ("gpu", "cpu", "memory")
 
 
 class Tally:
-    """Nodes in the order of their names, what is free there, and how much is used in all."""
+    """Nodes in the order of their names, what is free there, and the total use."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = sorted(nodes, key=lambda node: node.name)
@@ -42,7 +44,7 @@ class Tally:
         self._memory = np.array([gpu.memory_bytes for gpu in gpus], dtype=np.int64)
         self._free_memory = self._memory.copy()
         self._free_share = np.array(well, dtype=np.int64) * UNIT
-        self._idle = self._free_share.copy()  # memory that is held counts as a part of the GPU
+        self._idle = self._free_share.copy()  # held memory counts as a part of the GPU
         self._holds = np.zeros(len(gpus), dtype=np.int64)
         self._well = np.array(well, dtype=np.bool_)
         self._kinds = _Kinds(gpus)
@@ -53,9 +55,9 @@ class Tally:
         self.used = dict.fromkeys(MEASURED, 0)
 
     def add(
-        self, node: str, amounts: Resources, devices: Sequence[DeviceHold], sign: int = 1
+        self, node: NodeName, amounts: Resources, devices: Sequence[DeviceHold], sign: int = 1
     ) -> None:
-        """Count what is held from now on or, with a sign of -1, no longer."""
+        """Count what is held from now on or, with a sign of -1, what is released."""
         row, used = self._rows[node], self.used
         for name, amount in amounts.pairs:
             self._free[row, self._columns[name]] -= sign * amount
@@ -71,22 +73,22 @@ class Tally:
             used["gpu"] += sign * part
 
     def part(self, hold: DeviceHold) -> int:
-        """How much of its device is held: its share or, where memory alone is shared, of that."""
+        """Return how much of the device is held: its share, or else its part of the memory."""
         memory = int(self._memory[self._number[hold.device]])
         return hold.share or (hold.memory_bytes * UNIT // memory if memory else 0)
 
     def allocation(self, name: str) -> float | None:
-        """The part of all there is that is held; of what is not there at all, None."""
+        """Return the held part of the capacity; None if there is no capacity."""
         capacity = self.capacity.get(name, 0)
         return self.used[name] / capacity if capacity else None
 
-    def mean_memory(self, asked: GpuAsk) -> int:
-        """The memory of a device of the kind asked for, in the mean."""
+    def mean_memory(self, asked: GpuRequest) -> int:
+        """Return the mean memory of devices of the requested kind."""
         suited = self._memory[self._kinds.suited(asked) & self._well]
         return int(suited.mean()) if suited.size else 0
 
     def fits(self, asked: Request) -> BoolArray:
-        """For every row, whether `asked` itself fits there now, its alternatives left aside."""
+        """Return for every row whether `asked` itself, without alternatives, fits there now."""
         fitting = self._permitted(asked)
         for name, amount in asked.amounts.pairs:
             fitting &= self._column(name) >= amount
@@ -95,7 +97,7 @@ class Tally:
         return fitting
 
     def cause(self, asked: Request) -> str:
-        """What was short where `asked` came nearest to fitting.
+        """Return what was missing where `asked` came closest to fitting.
 
         `node` or `gpu_model` if it would have fitted without saying where or on what kind of
         device. Otherwise the nearest miss is the permitted node on which the missing parts, each
@@ -116,7 +118,7 @@ class Tally:
         return max(missing, key=lambda name: missing[name][nearest])
 
     def unusable(self, mix: Mapping[Request, int]) -> float | None:
-        """The idle GPU that a task of the mix cannot use, in the mean over its tasks for GPUs.
+        """Return the idle GPU that a task of the mix cannot use, averaged over tasks with GPUs.
 
         As a fraction of all GPUs. A task can use an idle part of a device if it fits on that node
         now and that device would do for it.
@@ -149,16 +151,16 @@ class Tally:
                 )
         return permitted
 
-    def _roomy(self, asked: GpuAsk) -> BoolArray:
-        """The devices of the kind asked for with enough of a share left, whatever their memory."""
+    def _roomy(self, asked: GpuRequest) -> BoolArray:
+        """Return devices of the requested kind with enough share left, whatever their memory."""
         roomy = self._kinds.suited(asked) & self._well & (self._free_share >= asked.share)
         return roomy & (self._holds == 0) if asked.exclusive else roomy
 
-    def _admitting(self, asked: GpuAsk) -> BoolArray:
+    def _admitting(self, asked: GpuRequest) -> BoolArray:
         return self._roomy(asked) & (self._free_memory >= self._needed(asked))
 
-    def _needed(self, asked: GpuAsk) -> IntArray:
-        """The memory that each device would have to give."""
+    def _needed(self, asked: GpuRequest) -> IntArray:
+        """Return the memory that is needed on each device."""
         if asked.memory_bytes is None:
             return self._memory * asked.share // UNIT
         return np.full_like(self._memory, asked.memory_bytes)
@@ -167,7 +169,7 @@ class Tally:
         return np.bincount(self._row_of[devices], minlength=len(self.nodes))
 
     def _missing(self, asked: Request) -> dict[str, FloatArray]:
-        """For each thing asked for, the part of it that each node lacks."""
+        """Return for each requested resource the part that each node lacks."""
         missing = {
             name: np.maximum(amount - self._column(name), 0) / amount
             for name, amount in asked.amounts.pairs
@@ -177,13 +179,15 @@ class Tally:
         missing["gpu"], missing["gpu_memory"] = self._missing_devices(asked.gpu)
         return missing
 
-    def _missing_devices(self, asked: GpuAsk) -> tuple[FloatArray, FloatArray]:
-        """What is missing of the devices, and of their memory where there are enough of them."""
+    def _missing_devices(self, asked: GpuRequest) -> tuple[FloatArray, FloatArray]:
+        """Return the missing parts of devices, and of memory where there are enough devices."""
         roomy = self._roomy(asked)
         short = np.maximum(asked.devices - self._counted(roomy), 0) / asked.devices
         memory = np.maximum(asked.devices - self._counted(self._admitting(asked)), 0)
         short_memory = memory / asked.devices
-        if asked.devices == 1 and not asked.exclusive:  # of one device, how near it comes is known
+        if (
+            asked.devices == 1 and not asked.exclusive
+        ):  # for one device, the missing part is known exactly
             suited = self._kinds.suited(asked) & self._well
             if asked.share:
                 short = self._nearest(self._free_share / asked.share, suited)
@@ -192,23 +196,23 @@ class Tally:
         return short, np.where(short > 0, 0.0, short_memory)
 
     def _nearest(self, parts: FloatArray, devices: BoolArray) -> FloatArray:
-        """For every row, what the best of its devices lacks of 1."""
+        """Return for every row how much its best device is below 1."""
         best = np.zeros(len(self.nodes))
         np.maximum.at(best, self._row_of[devices], parts[devices])
         return np.maximum(1 - best, 0)
 
 
 class _Kinds:
-    """Which devices are of the kind asked for: decided once for each kind there is."""
+    """Which devices are of a requested kind, decided once for each existing kind."""
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         kinds = {(gpu.model, gpu.capability): gpu for gpu in gpus}
         numbers = {kind: number for number, kind in enumerate(kinds)}
         self._samples = list(kinds.values())
         self._of = np.array([numbers[gpu.model, gpu.capability] for gpu in gpus], dtype=np.int64)
-        self._known: dict[GpuAsk, BoolArray] = {}
+        self._known: dict[GpuRequest, BoolArray] = {}
 
-    def suited(self, asked: GpuAsk) -> BoolArray:
+    def suited(self, asked: GpuRequest) -> BoolArray:
         if asked not in self._known:
             suits = np.array([asked.suits(gpu) for gpu in self._samples], dtype=np.bool_)
             self._known[asked] = suits[self._of]

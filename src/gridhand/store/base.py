@@ -1,4 +1,4 @@
-"""What a store is to the keeper: a place that takes a batch of changes as one, or not at all."""
+"""The interface of a store: it writes a batch of changes as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from gridhand.core.allocations import Allocation
-from gridhand.core.callrecords import CallRecord
-from gridhand.core.jobs import Job
-from gridhand.core.ledger import Change
-from gridhand.core.nodes import Node
+from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.ledger.ledger import Change
+from gridhand.core.model.call_record import CallRecord
+from gridhand.core.model.nodes import Node
+from gridhand.core.rows.ledger import Event
+from gridhand.store.ownership import NextEpoch, following_epoch
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
-# A change, the owner who asked for it, and the op id. The keeper's own doing has no owner.
+# A change, its owner and the op id. Changes that the keeper makes by itself have no owner.
 Entry = tuple[Change, str, str | None]
 
 
-class Operation(NamedTuple):
-    """A call that was answered: the same id again gets the same reply."""
+class StoredOperation(NamedTuple):
+    """An operation that was answered: the same id again gets the same reply."""
 
     owner: str
     op_id: str
@@ -30,41 +32,26 @@ class Operation(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What is written in one transaction."""
+    """The changes and replies that are written in one transaction."""
 
     at: int
     entries: list[Entry] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
-
-
-class Event(NamedTuple):
-    """One change as it was written down. `row` is the new row, or None for a removed node.
-
-    Of a job only `job.submitted` tells its work; the row of a later event goes on from it.
-    """
-
-    number: int
-    at: int
-    kind: str
-    subject: str
-    owner: str
-    op_id: str | None
-    why: str
-    row: dict[str, Any] | None
+    operations: list[StoredOperation] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a store says to its new owner."""
+    """The epoch and identity that a new owner gets from opening a store."""
 
     epoch: int
     high_water_ms: int
     cluster_id: str
+    damage: str = ""  # if there is any, the store can only be read
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The present: nodes, live allocations, open jobs, and the first numbers never given."""
+    """The current state: nodes, live allocations, open jobs, and the next unused numbers."""
 
     nodes: list[Node]
     allocations: list[Allocation]
@@ -74,36 +61,47 @@ class Contents:
 
 
 class Store(Protocol):
-    """One owner at a time; every method is called from one thread at a time."""
+    """A store with one owner at a time; only one thread at a time may call it."""
 
-    url: str
+    url: str  # without a password
+    shared: bool  # whether several machines can reach it
+    address: str  # with it: what `store_at` needs to open the same store
 
-    def open(self) -> Opening:
-        """Take ownership: make or check the schema, begin a new epoch. `StoreOwned` if taken."""
+    def open(self, next_epoch: NextEpoch = following_epoch) -> Opening:
+        """Take ownership, create or check the schema, and begin an epoch; raise `StoreOwned`.
+
+        If `next_epoch` raises, the store stays as it was.
+        """
 
     def load(self) -> Contents: ...
 
     def commit(self, batch: Batch) -> None:
         """Write all of it or nothing, durably.
 
-        `StoreUnavailable`: nothing was written. `OutcomeUnknown`: it cannot be told yet; `recover`
-        and `load` will. `StoreFenced`: another owner has taken over.
+        Raises `StoreUnavailable` if nothing was written, `OutcomeUnknown` if only `recover` and
+        `load` can tell, and `StoreFenced` if another owner has taken over.
         """
 
     def recover(self) -> bool:
-        """Make the store usable again, and say whether the batch of the last `commit` is in it.
+        """Make the store usable again; return whether the batch of the last `commit` is in it.
 
-        `StoreUnavailable`: not yet. `StoreFenced`: another owner has taken over meanwhile.
+        Raises `StoreUnavailable` if it is not usable yet, `StoreFenced` if another owner took over.
         """
 
     def relieve(self) -> bool:
-        """Free the space that was kept back for when there is none; say whether there was any."""
+        """Free the reserved disk space; return whether there was any."""
+
+    def lost_file(self) -> str:
+        """Return the file that was removed or replaced while it was open; "" if none was."""
+
+    def rewrite(self) -> bool:
+        """Write everything anew if a file was lost; return whether one was."""
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
-        """Allocations by number, closed ones included, as far back as they are kept."""
+        """Return allocations by number, including closed ones that are still kept."""
 
     def find_jobs(self, ids: Iterable[str]) -> list[Job]:
-        """Jobs by id, ended ones included, as far back as they are kept."""
+        """Return jobs by id, including ended ones that are still kept."""
 
     def jobs(
         self,
@@ -114,38 +112,44 @@ class Store(Protocol):
         before: int | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """Jobs, the newest first: in any of these states, of an owner, of an array.
+        """Return jobs, the newest first: in any of these states, of an owner, of an array.
 
-        `before` is the number of the last one seen, to go on from there.
+        `before` is the number of the last job of the previous page.
         """
 
-    def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
-        """The answered calls among these (owner, op id) pairs."""
+    def operations(self, wanted: Sequence[tuple[str, str]]) -> list[StoredOperation]:
+        """Return the answered operations among these (owner, op id) pairs."""
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Events in order, the first one after number `after`."""
+        """Return events in order, from the first one after number `after`."""
 
     def checkpoint(self) -> list[dict[str, Any]]:
-        """The nodes, live allocations and open jobs as they were before the oldest event kept."""
+        """Return nodes, live allocations and open jobs as of before the oldest event kept."""
 
     def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
-        """Forget events from before a time, at most so many; say how many are still to go.
+        """Delete at most `most` events older than a time; return how many remain to be deleted.
 
-        What they led to moves into the checkpoint first, so that what is kept can still be
-        replayed. Closed allocations and ended jobs go with their last event; operations by their
-        own age, which is that of the events unless `answered_before` says otherwise.
+        Their result moves into the checkpoint first, so that the remaining events can still be
+        replayed. Closed allocations and ended jobs are deleted with their last event, operations
+        by their own age: `answered_before`, or `before` if it is not given.
         """
 
-    # ---- calls: beside the ledger, so no batch and no event has them
+    def note_start(self, now: int) -> None:
+        """Record how far time has stepped ahead since the last write, if that is a jump."""
+
+    def time_ago(self, age_ms: int, now: int) -> int:
+        """Return the moment whose age is `age_ms` now; jumps of the clock do not count as age."""
+
+    # ---- calls: not part of the ledger, so no batch and no event has them
 
     def write_calls(self, calls: Sequence[CallRecord]) -> None:
-        """Write all of them or none: new ones, and what is new of those that are open.
+        """Write all of them or none: insert new calls and update open ones.
 
-        One that has ended stays as it is. `NotYours` if a run is another owner's.
+        Calls that have ended stay unchanged. Raises `NotYours` if a run has another owner.
         """
 
     def lose_calls(self, owner: str, run: str, *, at: int, why: str, most: int) -> int:
-        """End what is open of a run as lost, at most so many; say how many there were."""
+        """End at most `most` open calls of a run as lost; return how many there were."""
 
     def find_call(self, run: str, number: int) -> CallRecord | None: ...
 
@@ -158,15 +162,15 @@ class Store(Protocol):
         owner: str | None = None,
         limit: int = 100,
     ) -> list[CallRecord]:
-        """Those that are open, the newest first; then those that ended, the latest first."""
+        """Return open calls, the newest first, then ended calls, the latest first."""
 
     def open_runs(self) -> list[tuple[str, str]]:
-        """The owner and the run of all that have open calls."""
+        """Return the owner and the run of every run with open calls."""
 
     def forget_calls(self, *, before: int, keep: int, most: int) -> bool:
-        """Forget calls that ended before a time, and the oldest where there are more than `keep`.
+        """Delete calls that ended before a time, and the oldest beyond `keep`; at most `most`.
 
-        At most so many; says whether there may be more to forget.
+        Returns whether there may be more to delete.
         """
 
     def close(self) -> None: ...

@@ -1,9 +1,9 @@
-"""Moving a ledger to another store: copied, verified, then switched.
+"""Moves a ledger to another store: copies, verifies, then switches.
 
-Both stores are owned while it lasts. The copy is one transaction in the target, and is compared
-with the source row by row before it is committed; only then is the source marked as moved, and
-opens for nobody any more. Killed before that, the source is as it was; the target is empty, or
-whole and unused.
+This process owns both stores meanwhile. The copy is one transaction in the target and is compared
+with the source row by row before it is committed. Only then is the source marked as moved, after
+which it cannot be opened. If the process is killed before, the source is unchanged, and the target
+is empty, or complete and unused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, String, Table, func, insert, select, update
 
 from gridhand.core.errors import StoreInvalid
-from gridhand.store import schema
-from gridhand.store.sql import SqlStore
+from gridhand.store.sql import schema
+from gridhand.store.sql.sql_store import SqlStore
 
-Progress = Callable[[str, int, int], None]  # the table, how many rows are done, of how many
+Progress = Callable[[str, int, int], None]  # table, rows done, rows in total
 
 _CHUNK = 2000
 _TABLES = (
@@ -28,11 +28,12 @@ _TABLES = (
     schema.events,
     schema.operations,
     schema.checkpoint,
+    schema.clock_jumps,
 )
 
 
 def move(source: SqlStore, target: SqlStore, progress: Progress = lambda *_: None) -> int:
-    """Move everything; returns how many rows there were. Both stores are closed afterwards."""
+    """Move everything and return the number of rows. Both stores are closed afterwards."""
     if source.url == target.url:
         raise StoreInvalid(
             f"{source.url} is both FROM and TO", hint="Give another place to move to."
@@ -84,7 +85,7 @@ def _compare(source: Connection, target: Connection, table: Table) -> None:
 
 
 def _pages(connection: Connection, table: Table) -> Any:
-    """The rows in the order of their keys, some at a time, from where the last ones ended."""
+    """Yield the rows in the order of their keys, a page at a time."""
     key = [_by_bytes(connection, column) for column in table.primary_key.columns]
     last: tuple[Any, ...] | None = None
     while True:
@@ -99,7 +100,7 @@ def _pages(connection: Connection, table: Table) -> Any:
 
 
 def _by_bytes(connection: Connection, column: Any) -> Any:
-    """The column in an order that both databases share, whatever language one of them sorts by."""
+    """Return the column with a byte order, which is the same in both databases."""
     if not isinstance(column.type, String):
         return column
     return column.collate("C" if connection.dialect.name == "postgresql" else "BINARY")
@@ -112,7 +113,7 @@ def _after(key: list[Any], last: tuple[Any, ...]) -> Any:
 
 
 def _copy_meta(source: Connection, target: Connection) -> None:
-    """Who the cluster is and how far it got. The epoch goes on from the source's."""
+    """Copy the identity and the counters of the cluster. The epoch continues the source's."""
     row = dict(source.execute(select(schema.meta)).mappings().one())
     kept = ("cluster_id", "high_water_ms", "next_number", "checkpoint_through", "next_job")
     same = {name: row[name] for name in kept}

@@ -1,23 +1,24 @@
-"""One owner of a store at a time: how to become it, and how long to try."""
+"""Ownership of a store: one process at a time has it, and how to get it."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from gridhand.core.errors import InvalidInput, StoreInvalid, StoreOwned, StoreUnavailable
+from gridhand.posix.locks import try_record_lock
+from gridhand.posix.private_files import open_private_file
 
 _PAUSE_S = 0.1
 
 
-class Identity(NamedTuple):
-    """Which ledger it is, and how often it has changed hands: a restored backup is behind."""
+class StoreIdentity(NamedTuple):
+    """The id of a ledger and its epoch, which grows with every owner: a backup has an older one."""
 
     cluster_id: str
     epoch: int
@@ -26,36 +27,53 @@ class Identity(NamedTuple):
         return f"{self.cluster_id}:{self.epoch}"
 
     @classmethod
-    def parse(cls, text: str) -> Identity:
+    def parse(cls, text: str) -> StoreIdentity:
         cluster_id, _, epoch = text.partition(":") if isinstance(text, str) else ("", "", "")
         if not cluster_id.isalnum() or not epoch.isdecimal() or len(epoch) > 18:
             raise InvalidInput("expect", text, "what `identity` of a grid says")
         return cls(cluster_id, int(epoch))
 
 
+class StoreState(NamedTuple):
+    """The state of a store that a new owner finds, before it writes anything."""
+
+    cluster_id: str
+    epoch: int
+    next_job: int
+
+
+# Returns the epoch that the new owner begins, or raises an error: then nothing is written.
+NextEpoch = Callable[[StoreState], int]
+
+
+def following_epoch(found: StoreState) -> int:
+    return found.epoch + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """How ownership is taken: waiting for the owner to end, or over its head.
+    """How to take ownership: wait for the owner to end, or take the store from it.
 
-    `take_over` is for an owner that hangs: it loses the store, and the epoch sees to it that it can
-    write nothing if it ever goes on.
+    `take_over` is for an owner that hangs: it loses the store, and the epoch keeps it from writing
+    if it ever continues.
     """
 
     wait_s: float = 0.0
     take_over: bool = False
     must_exist: bool = False
-    expect: Identity | None = None
+    expect: StoreIdentity | None = None
+    why_exist: str = "no new store is created here"
 
     def tries(self) -> Iterator[bool]:
-        """Yields whether this is the last try, until the time is over."""
+        """Yield for each try whether it is the last, until the time is over."""
         deadline = time.monotonic() + self.wait_s
         while time.monotonic() < deadline:
             yield False
             time.sleep(_PAUSE_S)
         yield True
 
-    def check(self, url: str, found: Identity) -> None:
-        """Refuse a store that is another than expected, or older than it has been."""
+    def check(self, url: str, found: StoreIdentity) -> None:
+        """Raise `StoreInvalid` if the store is not the expected one, or older than expected."""
         wanted = self.expect
         if wanted is None:
             return
@@ -74,17 +92,17 @@ class Taking:
     def missing(self, url: str) -> StoreInvalid:
         return StoreInvalid(
             f"there is no store at {url}",
-            hint="Check the address; a new, empty store was not wanted here.",
+            hint=f"Check the address: {self.why_exist}.",
         )
 
 
 class OwnerLock:
-    """Ownership of a file, by a lock that the kernel drops when the process ends.
+    """Ownership of a file by a lock that the kernel drops when the process ends.
 
-    A POSIX lock does not keep out the process that has it, so this process's own are listed, too.
+    A POSIX lock does not exclude the process that holds it, so this process lists its own locks.
     """
 
-    _mine: ClassVar[dict[tuple[int, int] | None, int]] = {}  # and the process, in case of a fork
+    _mine: ClassVar[dict[tuple[int, int] | None, int]] = {}  # with the pid, in case of a fork
 
     def __init__(self, path: str, url: str, taking: Taking) -> None:
         self._path = Path(f"{os.path.realpath(path)}.owner")
@@ -95,26 +113,24 @@ class OwnerLock:
                 return
             if last and not taking.take_over:
                 raise StoreOwned(url, owner or None)
-        # Over the owner's head: its own lock file is put aside only when it has lost the store.
+        # Taking over: the owner's lock file is replaced only when it has lost the store.
         self._pending = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         if self._try(self._pending) is not None:
             raise StoreOwned(url, None)
 
     def confirm(self) -> None:
-        """The store is ours: whoever had it keeps a lock on a file that is no longer there."""
+        """Replace the lock file of the former owner, whose lock is then on a deleted file."""
         if self._pending is not None:
             os.replace(self._pending, self._path)
             self._pending = None
 
     def _try(self, path: Path) -> int | None:
-        """Take the lock, or say whose it is (0: not known)."""
-        # Opening and closing it once more would drop the lock this process has.
+        """Take the lock and return None, or return the pid of its owner (0 if unknown)."""
+        # Opening and closing the file again would drop the lock that this process holds.
         if self._mine.get(_identity(path)) == os.getpid():
             return os.getpid()
         self._fd = open_private(path)
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not try_record_lock(self._fd):
             pid = _read_pid(self._fd)
             os.close(self._fd)
             return pid
@@ -124,7 +140,7 @@ class OwnerLock:
             return 0
         self._key = key
         self._mine[key] = os.getpid()
-        with contextlib.suppress(OSError):  # on a full disk it is owned all the same
+        with contextlib.suppress(OSError):  # the lock holds even if the disk is full
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return None
@@ -137,22 +153,22 @@ class OwnerLock:
 
 
 def open_private(path: Path) -> int:
-    """Open a file that only its owner may read; SQLite gives its companions the same mode."""
+    """Open a file for its owner only; SQLite gives the WAL and shm files the same mode."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return open_private_file(str(path))
     except OSError as error:
         raise StoreUnavailable(f"{path}: {error.strerror}") from error
 
 
 def fill_reserve(path: Path, size: int) -> bool:
-    """Keep space back on the disk; say whether there was enough of it."""
+    """Reserve disk space; return whether there was enough."""
     if path.exists():
         return True
     fd = open_private(path)
     try:
         os.posix_fallocate(fd, 0, size)
-    except OSError:  # full already: rather no reserve than half of one
+    except OSError:  # the disk is full: no reserve is better than half of one
         path.unlink(missing_ok=True)
         return False
     finally:

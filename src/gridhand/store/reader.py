@@ -1,7 +1,6 @@
-"""Reading a store from outside, whoever owns it: to prove it, and to copy it.
+"""Reads a store without owning it, to check it.
 
-Everything is read in one transaction, so it is the state of one moment, even while the owner goes
-on writing.
+Everything is read in one transaction, so it is the state of one moment even while the owner writes.
 """
 
 from __future__ import annotations
@@ -15,11 +14,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, RowMapping, create_engine, func, inspect, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Table,
+    create_engine,
+    func,
+    inspect,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from gridhand.core.check import (
+from gridhand.audit import (
     Violation,
     check_call,
     check_ended_job,
@@ -29,13 +39,13 @@ from gridhand.core.check import (
     same_state,
 )
 from gridhand.core.errors import StoreError, StoreInvalid
-from gridhand.store import schema
 from gridhand.store.ownership import Taking
-from gridhand.store.sql import refuse_newer
-from gridhand.store.sqlite import SqliteStore
+from gridhand.store.sql import schema
+from gridhand.store.sql.sql_store import refuse_newer
+from gridhand.store.sql.sqlite import SqliteStore
 from gridhand.store.urls import store_at
 
-Progress = Callable[[int, int], None]  # how many are done, of how many
+Progress = Callable[[int, int], None]  # rows done, rows in total
 
 _CHUNK = 5000
 _JSON = {"amounts", "capacity", "devices", "labels", "work", "request", "after", "attempts"}
@@ -43,7 +53,7 @@ _JSON = {"amounts", "capacity", "devices", "labels", "work", "request", "after",
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a store holds, and what is wrong with it: nothing, if all is well."""
+    """The counts of what a store contains, and the violations that were found."""
 
     url: str
     cluster_id: str
@@ -69,8 +79,31 @@ def audit(url: str, progress: Progress = lambda done, all: None) -> Audit:
         except DBAPIError:
             if not damage:
                 raise
-            # What cannot be read cannot be counted; that it is damaged is finding enough.
-            return Audit(shown, "", 0, 0, 0, 0, 0, 0, 0, damage)
+            return _count_damaged(shown, connection, damage)
+
+
+def _count_damaged(url: str, connection: Connection, damage: list[Violation]) -> Audit:
+    """Report the damage, and count what can still be counted."""
+
+    def count(table: Table, *conditions: ColumnElement[bool]) -> int:
+        query = select(func.count()).select_from(table).where(*conditions)
+        with contextlib.suppress(DBAPIError):
+            return int(connection.execute(query).scalar_one())
+        return 0
+
+    live, open_jobs = schema.allocations.c.live_node, schema.jobs.c.open
+    return Audit(
+        url=url,
+        cluster_id="",
+        epoch=0,
+        nodes=count(schema.nodes),
+        live=count(schema.allocations, live.is_not(None)),
+        closed=count(schema.allocations, live.is_(None)),
+        open_jobs=count(schema.jobs, open_jobs.is_not(None)),
+        ended_jobs=count(schema.jobs, open_jobs.is_(None)),
+        events=count(schema.events),
+        violations=damage,
+    )
 
 
 def _audit(url: str, connection: Connection, progress: Progress, found: list[Violation]) -> Audit:
@@ -108,7 +141,7 @@ def _audit(url: str, connection: Connection, progress: Progress, found: list[Vio
 
 @contextlib.contextmanager
 def reading(url: str) -> Iterator[tuple[str, Connection]]:
-    """The store's address as it may be shown, and a connection that cannot write."""
+    """Yield the store's address without its password, and a read-only connection."""
     store = store_at(url)
     if isinstance(store, SqliteStore):
         if not Path(store.url.removeprefix("sqlite:///")).exists():
@@ -117,7 +150,7 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
             "sqlite://", creator=lambda: _sqlite(store.url), poolclass=StaticPool
         )
     else:
-        from gridhand.store.postgres import PostgresStore
+        from gridhand.store.sql.postgres import PostgresStore
 
         assert isinstance(store, PostgresStore)
         engine = create_engine(
@@ -129,7 +162,7 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
     try:
         with engine.connect() as connection:
             if engine.dialect.name == "sqlite":
-                # The driver would begin only when it writes; this is to see one moment.
+                # The driver begins a transaction only to write; this one gives a consistent view.
                 connection.exec_driver_sql("BEGIN")
             if schema.meta.name not in inspect(connection).get_table_names():
                 raise StoreInvalid(
@@ -151,7 +184,7 @@ def _version(connection: Connection) -> int:
 
 
 def _has_jobs(connection: Connection) -> bool:
-    """Whether it was written by a version that knew jobs; before, there is nothing to check."""
+    """Return whether the schema has jobs; an older one has none to check."""
     return _version(connection) >= 2
 
 
@@ -173,7 +206,7 @@ def _damage(connection: Connection) -> list[Violation]:
 
 
 def _state(connection: Connection, now: int) -> dict[str, Any]:
-    """The present as plain rows, read without trust: what makes no sense is for the checker."""
+    """Return the current state as plain rows, unchecked: finding faults is up to the audit."""
     table = schema.allocations
     live = or_(table.c.live_node.is_not(None), table.c.state.in_(("reserved", "active")))
     return {
@@ -194,7 +227,7 @@ def _open_jobs(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _check_ended(connection: Connection, ended: int) -> list[Violation]:
-    """Each ended job by itself, and that there is an event for the end of each."""
+    """Check each ended job, and that there is an event for the end of each."""
     table, after = schema.jobs, 0
     found: list[Violation] = []
     while True:
@@ -214,8 +247,8 @@ def _check_ended(connection: Connection, ended: int) -> list[Violation]:
 
 
 def _check_calls(connection: Connection, found: list[Violation]) -> tuple[int, int]:
-    """How many calls are open, and have ended; what is wrong with them is added to `found`."""
-    if _version(connection) < 3:  # it was written by a version that knew none
+    """Return how many calls are open and ended; add violations to `found`."""
+    if _version(connection) < 3:  # an older schema has no calls
         return 0, 0
     table, still, over = schema.calls, 0, 0
     key = tuple_(table.c.run, table.c.number)
@@ -247,7 +280,7 @@ def _json(text: Any) -> Any:
 
 
 def _misplaced(state: dict[str, Any]) -> list[Violation]:
-    """Live by their state and not by their node, or the other way round; and open likewise."""
+    """Find rows whose state contradicts `live_node`, or `open`."""
     found = [
         Violation("I2", row["id"], f"is {row['state']}, but live on {row['live_node']}")
         for row in state["allocations"]

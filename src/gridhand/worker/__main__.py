@@ -1,7 +1,7 @@
 """The command of a worker: `python -m gridhand.worker FOLDER SHAPE`, or `--once FILE`.
 
-It is also run by its path, for a client that has found this package where a new interpreter would
-not look for it.
+It can also be run by its path, for a client that has imported this package from a place where a
+new interpreter would not look for it.
 """
 
 import sys
@@ -11,7 +11,7 @@ if not __package__:
 
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from gridhand.worker.running import main
+from gridhand.worker.worker import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

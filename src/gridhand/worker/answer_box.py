@@ -1,8 +1,8 @@
-"""Box: what a worker has answered and not sent yet, and which call it is at.
+"""The answer box of a worker: answers that it has not sent yet, and the call that it runs.
 
-It is a file in shared memory, so it is there after the worker was killed: answers to short calls
-are sent many at a time, and none is lost; and it is known which call was running, which is the only
-one that has failed.
+It is a file in shared memory, so it outlives a worker that is killed. Answers to short calls are
+sent many at a time, and none is lost; and it shows which call was running, which is the only one
+that has failed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEAD = struct.Struct("<QQ")  # the call that runs, or 0; how many bytes of answ
 
 
 class Box:
-    """The worker's side of it."""
+    """The worker's side of the box."""
 
     __slots__ = ("_call", "_contents", "used")
 
@@ -34,7 +34,7 @@ class Box:
         _HEAD.pack_into(self._contents, 0, call, self.used)
 
     def add(self, call: int, answer: bytes) -> bool:
-        """Whether there was room for it. The call that ran is over with its own answer."""
+        """Add an answer; return whether there was room. The running call ends with its answer."""
         start = _HEAD.size + self.used
         end = start + len(answer)
         if end > SIZE:
@@ -50,17 +50,17 @@ class Box:
         return self._contents[_HEAD.size : _HEAD.size + self.used]
 
     def clear(self) -> None:
-        """All of it was sent. What runs meanwhile goes on."""
+        """Empty the box after all of it was sent. What runs meanwhile goes on."""
         self.used = 0
         _HEAD.pack_into(self._contents, 0, self._call, 0)
 
 
 def look(path: str) -> tuple[int, bytes]:
-    """Which call ran, and the answers that were not sent, of a worker that is gone."""
+    """Return which call a worker that is gone was running, and the answers it had not sent."""
     try:
         with open(path, "rb") as file:
             contents = file.read()
         call, used = _HEAD.unpack_from(contents)
-    except (OSError, struct.error):  # it had not begun
+    except (OSError, struct.error):  # the worker had not begun
         return 0, b""
     return call, contents[_HEAD.size : _HEAD.size + used]

@@ -1,4 +1,4 @@
-"""Functions that are known by the name of the task that was made of them."""
+"""Functions that are sent by the name of the task that was made of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ByName:
-    """Stands for the function of a task; where it is read it is that function."""
+    """Stands for the function of a task; unpickled, it is that function."""
 
     __slots__ = ("module", "name")
 

@@ -1,35 +1,38 @@
-"""One call that was written down in a file, as the command of a job that outlives its client."""
+"""Runs a call that was written to a file, as the command of a job that outlives its client."""
 
 from __future__ import annotations
 
 import marshal
 import os
-import pickle
 import sys
 from types import CoroutineType
 from typing import Any
 
-from gridhand.worker.failing import failure
-from gridhand.worker.values import dumps_known
+from gridhand.posix.private_files import replace_file
+from gridhand.worker.encoded_values import dumps_known
+from gridhand.worker.errors import failure
+from gridhand.worker.old_names import loads
 
 CALL, RESULT = "call", "result"
 RETURNED, RAISED = "returned", "raised"
 
 
 def write_call(folder: str, path: list[str], code: bytes, arguments: bytes) -> str:
-    """The file that `run_once` takes; only its owner can read it."""
-    return _write(folder, CALL, marshal.dumps((path, code, arguments)))
+    """Write the file that `run_once` takes, readable by its owner only; return its path."""
+    file = os.path.join(folder, CALL)
+    replace_file(file, marshal.dumps((path, code, arguments)))
+    return file
 
 
 def run_once(file: str) -> int:
-    """Call it, and leave beside it what it returned or raised. The exit code of the job."""
+    """Call the function, write its result or error beside the file, and return the exit code."""
     with open(file, "rb") as opened:
         path, code, arguments = marshal.loads(opened.read())
     sys.path[:] = path
     sys.argv = [""]
     try:
-        function = pickle.loads(code)
-        args, kwargs = pickle.loads(arguments)
+        function = loads(code)
+        args, kwargs = loads(arguments)
     except BaseException as error:
         return _left(file, RAISED, failure(error, "it could not be loaded: "))
     try:
@@ -47,26 +50,15 @@ def run_once(file: str) -> int:
 
 
 def _left(file: str, how: str, data: bytes) -> int:
-    _write(os.path.dirname(file), RESULT, marshal.dumps((how, data)))
+    replace_file(os.path.join(os.path.dirname(file), RESULT), marshal.dumps((how, data)))
     if how == RAISED:
         print(marshal.loads(data)[2], file=sys.stderr, end="")
     return 0 if how == RETURNED else 1
 
 
-def _write(folder: str, name: str, content: bytes) -> str:
-    """All of it or nothing, also after a power cut."""
-    path = os.path.join(folder, name)
-    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fdatasync(fd)
-    os.rename(f"{path}.new", path)
-    return path
-
-
-def read_result(folder: str) -> tuple[str, bytes]:
-    """How it ended, and the bytes that belong to that; raises `FileNotFoundError` before."""
-    with open(os.path.join(folder, RESULT), "rb") as file:
+def read_result(folder_fd: int) -> tuple[str, bytes]:
+    """Return how a call ended, and its result; raise `FileNotFoundError` before it has ended."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(RESULT, flags, dir_fd=folder_fd), "rb") as file:
         how, data = marshal.loads(file.read())
     return how, data

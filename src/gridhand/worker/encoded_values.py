@@ -1,7 +1,7 @@
 """Values as bytes: small ones in the message, large ones in a file that the receiver maps.
 
-Large arrays are written once, into memory that is shared (`/dev/shm`), and are not copied when they
-are read: whoever maps a file sees it as it is, and gets pages of their own where they write.
+Large arrays are written once, into shared memory (`/dev/shm`), and are not copied when they are
+read: a reader maps the file, and gets pages of its own where it writes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gridhand.worker.old_names import loads
 from gridhand.worker.wire import FILE, INLINE, PARTS
 
 LARGE = 1 << 18
@@ -32,11 +33,13 @@ Dumps = Callable[[Any, Buffers | None], bytes | memoryview]
 
 
 def dumps(value: Any, buffers: Buffers | None = None) -> bytes | memoryview:
-    """A pickle that carries what cannot be imported elsewhere: what is in `__main__`, or local.
+    """Return a pickle that includes what cannot be imported elsewhere: from `__main__`, or local.
 
-    Large pieces are put into `buffers`, if there are any, and are not in the pickle then.
+    Large pieces are appended to `buffers`, if it is given, and are then not in the pickle.
     """
-    from gridhand.worker.sharing import Pickler  # with cloudpickle, which not everybody needs
+    from gridhand.worker.main_globals import (
+        Pickler,  # imports cloudpickle, which not every worker needs
+    )
 
     file = io.BytesIO()
     keep = None if buffers is None else buffers.append
@@ -45,7 +48,7 @@ def dumps(value: Any, buffers: Buffers | None = None) -> bytes | memoryview:
 
 
 def dumps_known(value: Any, buffers: Buffers | None = None) -> bytes | memoryview:
-    """The same, sooner: what is in `__main__` here is not what is in `__main__` of the client."""
+    """Return a pickle, quicker: `__main__` of a worker has nothing that its client could lack."""
     try:
         return pickle.dumps(value, 5, buffer_callback=None if buffers is None else buffers.append)
     except Exception:
@@ -55,10 +58,10 @@ def dumps_known(value: Any, buffers: Buffers | None = None) -> bytes | memoryvie
 
 
 class Folders:
-    """Where large values are put, the first that has room for one.
+    """The folders for large values; the first that has room for a value is used.
 
     Shared memory counts as memory of the process that wrote to it, for as long as the value is
-    kept. So one with a `limit` puts no more than a part of that there, and the rest on the disk.
+    kept. A process with a memory `limit` puts only a part of that there, and the rest on the disk.
     """
 
     def __init__(self, paths: Sequence[str], prefix: str, limit: int | None = None) -> None:
@@ -95,7 +98,7 @@ class Folders:
             return True
         mine = (one for one in os.scandir(folder) if one.name.startswith(f"{self._prefix}."))
         for one in mine:
-            with contextlib.suppress(OSError):  # given up just now
+            with contextlib.suppress(OSError):  # removed just now
                 size += one.stat().st_size
         return size <= self._most
 
@@ -116,17 +119,20 @@ class Folders:
 
 
 def load(kind: int, data: bytes) -> Any:
-    """The value. One from a file is the reader's own: changes are seen by nobody else."""
+    """Return the value. One from a file is a private copy: changes are seen by nobody else."""
     if kind == INLINE:
-        return pickle.loads(data)
+        try:
+            return pickle.loads(data)
+        except (AttributeError, ImportError):
+            return loads(data)
     if kind == PARTS:
         text, buffers = marshal.loads(data)
-        return pickle.loads(text, buffers=[bytearray(one) for one in buffers])
+        return loads(text, buffers=[bytearray(one) for one in buffers])
     return read(mapped(os.fsdecode(data)))
 
 
 def mapped(path: str) -> mmap.mmap:
-    """The contents of a file, which may be removed from then on."""
+    """Map a file, which may be removed from then on."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
@@ -144,7 +150,7 @@ def read(contents: mmap.mmap) -> Any:
     for one in sizes:
         buffers.append(view[offset : offset + one])
         offset = _aligned(offset + one)
-    return pickle.loads(text, buffers=buffers)
+    return loads(text, buffers=buffers)
 
 
 def _aligned(offset: int) -> int:

@@ -1,4 +1,4 @@
-"""What a function raised, on its way back: the exception itself, and where it happened as text."""
+"""Exceptions of functions on their way back: the exception itself, and its traceback as text."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import marshal
 import pickle
 from typing import Any
 
-from gridhand.worker.values import dumps_known
+from gridhand.worker.encoded_values import dumps_known
+from gridhand.worker.old_names import loads
 
 
 class RemoteTraceback(Exception):
-    """The `__cause__` of an exception from a worker: where it happened there."""
+    """The traceback of an exception in its worker, as the `__cause__` of that exception."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 def failure(error: BaseException, because: str = "") -> bytes:
-    """The error as bytes. `because` when it is not the function that raised it."""
+    """Return the error as bytes; `because` says what failed if it was not the function."""
     import traceback
 
     tb = error.__traceback__
@@ -27,7 +28,7 @@ def failure(error: BaseException, because: str = "") -> bytes:
 
 
 class _InParts:
-    """An exception whose `__init__` takes other things than it hands on, as many do."""
+    """Pickles an exception whose `__init__` takes other arguments than it hands on, as many do."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -41,12 +42,12 @@ class _InParts:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """Nothing, if it could not be read again: that is found out here, and not by the caller."""
+    """Return the pickle of an error; empty if it could not be loaded again, which is tried here."""
     return _sendable(error) or _sendable(_InParts(error))
 
 
 def _sendable(value: object) -> bytes:
-    """Its pickle, if there is one that can be read again."""
+    """Return the pickle of a value; empty if there is none that can be loaded again."""
     try:
         data = bytes(dumps_known(value))
         pickle.loads(data)
@@ -65,14 +66,14 @@ def _short(error: BaseException) -> str:
 
 
 def raised(data: bytes, name: str) -> BaseException:
-    """The error again: what the function raised, or a `CallFailed` that tells of it."""
+    """Return what the function raised, or a `CallFailed` with its text if it cannot be loaded."""
     from gridhand.core.errors import CallFailed
 
     pickled, said, text, ours = marshal.loads(data)
     error: BaseException | None = None
     if pickled and not ours:
         try:
-            error = pickle.loads(pickled)
+            error = loads(pickled)
         except Exception:
             error = None
     if error is None:

@@ -1,10 +1,10 @@
-"""Functions of a program's `__main__` share its globals, also where they are sent to.
+"""Gives functions of a program's `__main__` shared globals in the workers, too.
 
-Each is pickled by itself, and cloudpickle would give each globals of its own: what one sets, such
-as an initializer, no other would see. Here they have one namespace in each process, as they had at
-home. What a function brings along is put there if it is not there yet. If it is there, and the
-program has meanwhile bound or changed it, the namespace goes on as a copy that has the new value:
-functions that came before keep what they were sent with.
+Each function is pickled by itself, and cloudpickle would give each globals of its own: what one
+sets, such as an initializer, no other would see. Here they share one namespace in each process, as
+they do in the program. The globals that a function brings along are added if they are new. If the
+program has bound or changed one since, the namespace is replaced by a copy with the new value:
+functions that came before keep the values they were sent with.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-Marks = dict[str, bytes]  # what the globals of a function were when it was sent, by name
+from gridhand.worker.importable_modules import is_importable
+
+Marks = dict[str, bytes]  # fingerprints of the globals of a function when it was sent, by name
 _MARKS = "__gridhand_marks__"
 _ABSENT = b""
+_MAIN = frozenset({"__main__", "__mp_main__"})  # the latter in children of `multiprocessing`
 
 _tokens: weakref.WeakKeyDictionary[FunctionType, bytes] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -31,17 +35,21 @@ _current: dict[str, Any] = {_MARKS: {}}
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """As cloudpickle's, but for functions of `__main__`."""
+    """The pickler of cloudpickle, with shared globals for functions of `__main__`."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._known: dict[tuple[int, str], bytes] = {}
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, FunctionType | type):
+            _send_by_value_unless_importable(obj.__module__)
+        elif type(obj) is ModuleType:
+            _send_by_value_unless_importable(obj.__name__)
         made = super().reducer_override(obj)
         if type(obj) is not FunctionType or made is NotImplemented:
             return made
-        if obj.__globals__.get("__name__") != "__main__":
+        if obj.__globals__.get("__name__") not in _MAIN:
             return made
         make, args, state, *nothing, set_state = made
         marks = self._marks(obj, state[1]["__globals__"])
@@ -57,7 +65,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return marks
 
 
-# ---- where it is sent from
+# ---- in the program
+
+
+def _send_by_value_unless_importable(name: str | None) -> None:
+    """Have cloudpickle send all of a module that workers could not import."""
+    module = sys.modules.get(name or "__main__")
+    if name is None or name == "__main__" or module is None or is_importable(name):
+        return
+    if getattr(module, "__name__", None) == name:
+        cloudpickle.register_pickle_by_value(module)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -68,7 +85,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _mark(value: Any) -> bytes:
-    """Another one when it has been bound or changed."""
+    """Return the fingerprint of a value: another one once it has been bound anew or changed."""
     if _is_plain(value):
         return _token(value)
     file, digest = io.BytesIO(), blake2b(digest_size=16)
@@ -82,7 +99,7 @@ def _mark(value: Any) -> bytes:
 
 
 class _Marker(cloudpickle.Pickler):  # type: ignore[misc]
-    """Does not look into functions: those refer to each other, and to half of a program."""
+    """Fingerprints without looking into functions, which refer to half of a program."""
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_plain(obj):
@@ -98,7 +115,7 @@ def _token(function: FunctionType) -> bytes:
     return _tokens.setdefault(function, os.urandom(8))
 
 
-# ---- where it is sent to
+# ---- in the worker
 
 
 def _make(make: Callable[..., Any], args: tuple[Any, ...], marks: Marks) -> Any:

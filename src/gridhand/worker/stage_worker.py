@@ -1,7 +1,7 @@
-"""A stage of a stream, as its worker has it: one long call, which takes items and answers.
+"""The worker of a stage of a stream: one long call, which takes items and answers them.
 
-It holds what its function costs for as long as the stream lasts, and what `init` made stays with
-it. In a process of its own it speaks with the stream over a socket; in a thread, over queues.
+It holds the resources of its function for as long as the stream lasts, and keeps what `init` made.
+A worker process speaks with the stream over a socket, a worker thread over queues.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from gridhand.worker.failing import failure
-from gridhand.worker.values import Folders, Packed, dumps_known, load
+from gridhand.worker.encoded_values import Folders, Packed, dumps_known, load
+from gridhand.worker.errors import failure
 
 _TOGETHER_S = 0.005  # answers to short calls are sent together
 
-Item = tuple[int, list[Any]]  # its number, and what the function is given
-SETUP = -1  # in the place of a number: `init` has ended, and if it failed how
+Item = tuple[int, list[Any]]  # its number, and the arguments of the function
+SETUP = -1  # in the place of a number: `init` has ended; the error says how, if it failed
 
 
-class Work(NamedTuple):
-    """What a stage does: the code, what comes after its arguments, and whether it takes many."""
+class StageWork(NamedTuple):
+    """The function of a stage, its extra arguments, and whether it takes batches."""
 
     code: Callable[..., Any]
     extra_args: tuple[Any, ...] = ()
@@ -38,23 +38,23 @@ class Answer(NamedTuple):
     seconds: float = 0.0
 
 
-class Port(Protocol):
-    """The way to the stream."""
+class StageChannel(Protocol):
+    """The connection of a worker to the stream."""
 
     def take(self) -> Sequence[Item]:
-        """The next items; none when the stream has ended."""
+        """Wait for the next items and return them; none when the stream has ended."""
 
     def waiting(self) -> bool:
-        """Whether there is more to take."""
+        """Return whether more items are there already."""
 
     def answer(self, answers: list[Answer]) -> None: ...
 
     def failure(self, error: BaseException) -> Any:
-        """An error as it is sent."""
+        """Return an error as it is sent."""
 
 
-def serve(work: Work, port: Port) -> None:
-    """Until the stream has ended."""
+def serve(work: StageWork, port: StageChannel) -> None:
+    """Answer items until the stream has ended."""
     first: tuple[Any, ...] = ()
     if work.init is not None:
         try:
@@ -79,7 +79,7 @@ def serve(work: Work, port: Port) -> None:
 
 
 def _one_by_one(
-    work: Work, first: tuple[Any, ...], items: Sequence[Item], port: Port
+    work: StageWork, first: tuple[Any, ...], items: Sequence[Item], port: StageChannel
 ) -> Iterable[Answer]:
     for number, values in items:
         begin = perf_counter()
@@ -92,7 +92,7 @@ def _one_by_one(
 
 
 def _batch(
-    work: Work, first: tuple[Any, ...], items: Sequence[Item], port: Port
+    work: StageWork, first: tuple[Any, ...], items: Sequence[Item], port: StageChannel
 ) -> Iterable[Answer]:
     """All at once: each argument is a list, and so is what is returned, in the same order."""
     begin = perf_counter()
@@ -153,8 +153,8 @@ class _Socket:
         return failure(error)
 
 
-def connect(address: str, secret: bytes, stage: str, folders: list[str], work: Work) -> None:
-    """Join the stream that listens there, and serve it until it ends."""
+def connect(address: str, secret: bytes, stage: str, folders: list[str], work: StageWork) -> None:
+    """Connect to the stream, and serve it until it ends."""
     from multiprocessing.connection import Client
 
     connection = Client(address, family="AF_UNIX", authkey=secret)

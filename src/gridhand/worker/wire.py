@@ -1,8 +1,9 @@
-"""What a client and its workers say to each other: frames on a socket.
+"""The protocol between a client and its workers: frames on a socket.
 
-A frame is a length and so many bytes. To a worker they are a marshalled tuple, which begins with a
-word for what it is; from a worker, after its greeting, they are answers one after the other. Both
-sides are the same interpreter. Many calls go in one frame: the number of messages is what costs.
+A frame is a length and so many bytes. To a worker, the bytes are a marshalled tuple that begins
+with the kind of message; from a worker, after its greeting, they are answers one after the other.
+Both sides run the same interpreter. Many calls go in one frame, as the number of messages is what
+costs.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import Any
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<QBfI")  # which call, how it went, in how many seconds, bytes that follow
 
-# How a call went, and what the bytes are. The first three are kinds of values, also of arguments.
+# How a call ended, and what its bytes are. The first three are kinds of values and arguments.
 INLINE = 0  # a pickle
 PARTS = 1  # a pickle and the buffers that belong to it
 FILE = 2  # the path of a file with both
 RAISED = 3
 TAKEN_BACK = 4  # it was not begun
-NO_SETUP = 5  # the function that was to be called first has failed
+NO_SETUP = 5  # the initializer has failed
 
-# What is said to a worker.
+# Kinds of messages to a worker.
 CALLS = "calls"
 RECALL = "recall"
 QUIT = "quit"
 
-FORGET = 0  # no function has this number: those that were sent before are not needed any more
+FORGET = 0  # in the place of a function: forget those that were sent before
 
 LARGEST_FRAME = 1 << 31
 
@@ -38,7 +39,7 @@ def frame(message: tuple[Any, ...]) -> bytes:
 
 
 class Frames:
-    """Bytes as they arrive, taken apart into the bodies of frames."""
+    """Splits bytes, as they arrive, into the bodies of frames."""
 
     __slots__ = ("_kept",)
 
@@ -46,7 +47,7 @@ class Frames:
         self._kept = bytearray()
 
     def take(self, data: bytes) -> list[bytes]:
-        """The frames that are complete by now."""
+        """Add bytes; return the bodies of the frames that are complete by now."""
         kept = self._kept
         kept += data
         found: list[bytes] = []

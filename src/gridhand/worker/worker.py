@@ -1,18 +1,16 @@
-"""The worker itself: takes calls, runs them one after the other, and answers.
+"""The worker: takes calls from its client, runs them one after the other, and answers.
 
 Functions run in the main thread, as they would in a program. A second thread watches: when the
-client is gone it ends the process, whatever runs; while a call runs that takes its time it sends
-the answers that were put by, and gives back the calls that wait behind it, if it is told to.
+client is gone, it ends the process, whatever runs. While a long call runs, it sends the answers
+that were kept back, and gives back the calls that wait behind it if the client asks for them.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import marshal
 import os
-import pickle
 import select
 import socket
 import sys
@@ -23,23 +21,25 @@ from time import perf_counter, sleep
 from types import CoroutineType
 from typing import Any
 
-from gridhand.worker import here, wire
-from gridhand.worker.box import Box
-from gridhand.worker.failing import failure
-from gridhand.worker.values import Folders, dumps_known, load
+from gridhand.posix.peers import check_peer
+from gridhand.worker import current_slot, wire
+from gridhand.worker.answer_box import Box
+from gridhand.worker.encoded_values import Folders, dumps_known, load
+from gridhand.worker.errors import failure
+from gridhand.worker.old_names import loads
 
 _TICK_MS = 5  # while calls wait here
 _LOOK_MS = 50
-_SLOW_S = 0.001  # an answer to a call that took so long is sent at once
+_SLOW_S = 0.001  # the answer to a call that took longer is sent at once
 _MANY = 4096  # bytes of answers that are sent without waiting for more
 _LEAVE_S = 0.3
 _CHUNK = 1 << 18
 
 
 def main(words: list[str]) -> None:
-    """Serve the client in that folder until it says so, or is gone."""
+    """Serve the client of a folder until it says quit, or is gone; or run one detached call."""
     if words and words[0] == "--once":
-        from gridhand.worker.once import run_once
+        from gridhand.worker.detached_call import run_once
 
         sys.exit(run_once(words[1]))
     import faulthandler
@@ -52,7 +52,7 @@ def main(words: list[str]) -> None:
 
 
 class Worker:
-    """One connection to a client, and the functions that it has sent."""
+    """The connection to the client, and the functions and calls that it has sent."""
 
     def __init__(self, folder: str, shape: int, name: str = "") -> None:
         self._folders: list[str] = []
@@ -68,7 +68,7 @@ class Worker:
         first, *others = self._first()
         _, number, self._folders, path, slot, setup = marshal.loads(first)
         sys.path[:] = path
-        here.slot = slot
+        current_slot.slot = slot
         self._box = Box(os.path.join(self._folders[0], f"w{number}"))
         self._values = Folders(self._folders, f"w{number}", slot["request"].get("memory"))
         threading.Thread(target=self._watch, name="gridhand-watch", daemon=True).start()
@@ -112,7 +112,7 @@ class Worker:
         try:
             code = self._functions[function]
             if isinstance(code, bytes):
-                code = self._functions[function] = pickle.loads(code)
+                code = self._functions[function] = loads(code)
             args, kwargs = load(kind, data)
         except BaseException as error:
             return wire.RAISED, failure(error, "it could not be loaded in its worker: ")
@@ -153,15 +153,15 @@ class Worker:
             self._box.clear()
 
     def _set_up(self, setup: bytes) -> None:
-        """What is to be called once before anything else."""
+        """Call the initializer."""
         try:
-            code, args = pickle.loads(setup)
+            code, args = loads(setup)
             code(*args)
         except BaseException as error:
             self._useless = True
             self._answer(0, wire.NO_SETUP, 0.0, failure(error))
 
-    # ---- what the client says
+    # ---- messages of the client
 
     def _first(self) -> list[bytes]:
         while not (found := self._frames.take(self._some())):
@@ -169,7 +169,7 @@ class Worker:
         return found
 
     def _receive(self) -> None:
-        """Wait for the client to say something, and do it."""
+        """Wait for a message of the client, and obey it."""
         with self._reading:
             if not self._calls:  # they may have come meanwhile
                 self._obey(self._frames.take(self._some()))
@@ -207,7 +207,7 @@ class Worker:
         self._functions.update(functions)
 
     def _give_back(self) -> None:
-        """Say which calls were not begun, and forget them."""
+        """Give the calls back that have not begun."""
         with contextlib.suppress(IndexError):
             while True:
                 self._answer(self._calls.pop()[0], wire.TAKEN_BACK, 0.0, b"")
@@ -246,7 +246,7 @@ class Worker:
             self._ticking = len(self._calls) > 1  # they may just have come
 
     def _leave(self) -> None:
-        """The client does not want us any more, or is gone; if so, nobody wants its files."""
+        """End the process. If the client is dead, remove its folders first."""
         deadline = perf_counter() + _LEAVE_S
         with contextlib.suppress(OSError):
             while self._folders and perf_counter() < deadline:
@@ -257,28 +257,23 @@ class Worker:
 
 
 def _awaited(value: CoroutineType[Any, Any, Any]) -> Any:
-    """An async function is run to its end."""
+    """Run a coroutine to its end."""
     import asyncio
 
     return asyncio.run(value)
 
 
 def _remove_if_dead(folders: list[str]) -> bool:
-    """A living client has the lock in the last of its folders. True when there is none."""
-    with open(os.path.join(folders[-1], "lock"), "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    import shutil
+    """Remove the folders of a client that is gone; return whether none is left."""
+    from gridhand.posix.temporary_folders import remove_temporary_folder
 
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    return True
+        remove_temporary_folder(folder, only_if_left_behind=True)
+    return not any(map(os.path.exists, folders))
 
 
 def _exit(code: int) -> None:
-    """At once: the main thread may be in the middle of a function."""
+    """End the process at once: the main thread may be in the middle of a function."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -290,8 +285,9 @@ def _connected(folder: str, shape: int, name: str) -> socket.socket:
         secret = file.read()
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connected.connect(os.path.join(folder, "socket"))
+    check_peer(connected)
     job, attempt, node, allocation = (os.environ.get(f"GRIDHAND_{one}", "") for one in _TOLD)
-    if name:  # it is no job of its own, but may be a part of one
+    if name:  # not a job of its own, though it may run inside one
         job, attempt = name, "1"
     connected.sendall(wire.frame((secret, shape, job, attempt, node, allocation)))
     return connected

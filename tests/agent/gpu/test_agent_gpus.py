@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[2] / "support"
 GB = 10**9
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
@@ -23,7 +23,7 @@ TWO = "".join(f"device {uuid(index)} {40 * GB} 8 0 NVIDIA A100\n" for index in r
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
     made = tmp_path_factory.mktemp("driver")
-    command = [COMPILER, "-shared", "-fPIC", HERE / "nvml_standin.c", "-o", made / "libnvidia-ml.so.1"]  # fmt: skip
+    command = [COMPILER, "-shared", "-fPIC", SUPPORT / "nvml_standin.c", "-o", made / "libnvidia-ml.so.1"]  # fmt: skip
     subprocess.run(command, check=True)
     return made
 

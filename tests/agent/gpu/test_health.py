@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from gridhand.agent.devices import HOLD_DOWN_MS, DeviceWatch
-from gridhand.agent.nvml import DeviceMemory, Devices, MemoryUse
-from gridhand.agent.problems import Problem
-from gridhand.core.gpus import Gpu, GpuHealth
+from gridhand.agent.gpu.health import HOLD_DOWN_MS, DeviceHealth
+from gridhand.agent.gpu.nvml import DeviceMemory, Devices, MemoryUse
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.core.model.gpus import Gpu, GpuHealth
 
 GB = 10**9
 OK, SICK, LOST = GpuHealth.OK, GpuHealth.SICK, GpuHealth.LOST
@@ -17,7 +17,7 @@ def gpus(*healths):
     found = tuple(
         Gpu(f"g{n}", n, memory_bytes=40 * GB, health=one) for n, one in enumerate(healths)
     )
-    wrong = tuple(Problem("broken", "mend", gpu.id) for gpu in found if gpu.health is not OK)
+    wrong = tuple(MachineProblem("broken", "mend", gpu.id) for gpu in found if gpu.health is not OK)
     return Devices(found, wrong)
 
 
@@ -32,7 +32,7 @@ def health(watch):
 
 @pytest.fixture
 def watch():
-    made = DeviceWatch(gpus(OK, OK).gpus)
+    made = DeviceHealth(gpus(OK, OK).gpus)
     made.take(gpus(OK, OK), use(g0=0, g1=0), now=0)
     return made
 
@@ -64,7 +64,7 @@ MISSING = {
 @pytest.mark.parametrize(("told", "lost"), MISSING.values(), ids=MISSING)
 def test_one_that_was_lost_while_nobody_looked(told, lost):
     found = tuple(Gpu(id, n, health=one) for n, (id, one) in enumerate(told))
-    watch = DeviceWatch(found)
+    watch = DeviceHealth(found)
     watch.take(Devices(found), use(), now=0)
     assert watch.lost([UUID]) == ({UUID} if lost else set())
     assert watch.lost(["here/7"]) == set(), "one that was declared, and is not the driver's"
@@ -100,14 +100,14 @@ def test_memory_that_is_not_given_back_keeps_a_device_out(watch):
 
 
 def test_what_the_driver_always_keeps_is_not_left_behind():
-    watch = DeviceWatch(gpus(OK).gpus)
+    watch = DeviceHealth(gpus(OK).gpus)
     watch.take(gpus(OK), use(g0=GB), now=0)
     assert watch.left_behind({"g0"}, use(g0=GB)) == []
     assert watch.left_behind({"g0"}, use(g0=2 * GB)) == ["g0"]
 
 
 def test_a_process_that_is_dead_has_nothing():
-    watch = DeviceWatch(gpus(OK).gpus)
+    watch = DeviceHealth(gpus(OK).gpus)
     watch.take(gpus(OK), use(g0=0), now=0)
     pid = os.fork()
     if pid == 0:

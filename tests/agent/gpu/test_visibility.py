@@ -2,8 +2,8 @@
 
 import pytest
 
-from gridhand.agent.visible import visible, visible_environment
-from gridhand.core.gpus import Gpu
+from gridhand.agent.gpu.visibility import visible, visible_environment
+from gridhand.core.model.gpus import Gpu
 
 ONE = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 TWO = "GPU-22222222-aaaa-bbbb-cccc-000000000002"

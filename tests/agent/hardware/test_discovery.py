@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridhand.agent.bounds import Bounds, memory_used, read_bounds, read_cpu_list
-from gridhand.agent.hardware import cpu_parts, discover, disk, node_name, usable_cpus
-from gridhand.core.names import check_node_name
-from gridhand.core.resources import UNIT
+from gridhand.agent.hardware.discovery import cpu_parts, discover, disk, node_name, usable_cpus
+from gridhand.agent.hardware.own_limits import Bounds, memory_used, read_bounds, read_cpu_list
+from gridhand.core.model.names import check_node_name
+from gridhand.core.model.resources import UNIT
 
 V2 = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 V1 = "".join(
@@ -232,7 +232,7 @@ def test_the_machine_is_as_small_as_its_group(tmp_path):
 SHOW = """
 import json, sys
 from pathlib import Path
-from gridhand.agent.hardware import discover
+from gridhand.agent.hardware.discovery import discover
 for path in sys.argv[2:]:
     Path(path).write_text("0")  # "this process"
 found = discover(Path(sys.argv[1]))

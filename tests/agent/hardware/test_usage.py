@@ -8,10 +8,16 @@ import threading
 import psutil
 import pytest
 
-from gridhand.agent import procfs
-from gridhand.agent.bounds import Bounds
-from gridhand.agent.procfs import PAGE_BYTES, TICKS_PER_SECOND, Identity, identity, read_stat
-from gridhand.agent.usage import Sampler
+from gridhand.agent.hardware.own_limits import Bounds
+from gridhand.agent.hardware.usage import Sampler
+from gridhand.posix import limit_mark, procfs
+from gridhand.posix.procfs import (
+    PAGE_BYTES,
+    TICKS_PER_SECOND,
+    ProcessIdentity,
+    parse_stat,
+    read_process,
+)
 
 MEMINFO = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\n"
 
@@ -41,7 +47,7 @@ class FakeMachine:
         (folder / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}")
         if pss is not None:
             (folder / "smaps_rollup").write_text(f"0-1 [rollup]\nRss: 999 kB\nPss: {pss} kB\n")
-        return Identity(pid, start)
+        return ProcessIdentity(pid, start)
 
     def end(self, *pids):
         for pid in pids:
@@ -72,6 +78,22 @@ def test_a_tree_is_all_that_came_from_its_first_process(machine):
     assert pids(machine.sampler(), root) == (10, 11, 12, 13, 14)
 
 
+def test_one_that_has_left_unseen_is_known_by_the_mark_in_its_limits(machine, monkeypatch):
+    marks = {10: 7, 13: 7, 14: 8, 15: None, 20: 8, 30: 7}
+    monkeypatch.setattr(limit_mark, "read_limit_mark", marks.get)
+    roots = {"job": [machine.run(10, 5, session=10)], "other": [machine.run(20, 5, session=20)]}
+    machine.run(13, 5, session=12)
+    machine.run(14, 5, session=12)
+    machine.run(15, 5, session=15)
+    machine.run(16, 13, session=12)  # a child of one of them
+    machine.run(30, 1, session=30)  # of another starter, where it means something else
+    trees = machine.sampler().sample(roots).trees
+    assert {name: tree.pids for name, tree in trees.items()} == {
+        "job": (10, 13, 16),
+        "other": (14, 20),
+    }
+
+
 def test_trees_are_counted_apart_even_one_in_another(machine):
     outer = machine.run(10, 1, session=10)
     machine.run(11, 10, session=10)
@@ -91,7 +113,7 @@ def test_a_tree_may_have_several_first_processes(machine):
 def test_who_has_the_number_of_an_ended_process_is_a_stranger(machine):
     machine.run(10, 1, session=10, start=500)
     machine.run(11, 10, session=10, start=501)
-    usage = machine.sampler().sample({"job": [Identity(10, 100)]})
+    usage = machine.sampler().sample({"job": [ProcessIdentity(10, 100)]})
     assert usage.trees["job"].pids == ()
     assert usage.trees["job"].memory_bytes == 0
 
@@ -191,7 +213,7 @@ def test_a_process_alone_is_not_looked_at_closer(machine):
 
 
 def test_looking_closer_has_a_budget(machine, monkeypatch):
-    monkeypatch.setattr("gridhand.agent.usage.PSS_BUDGET_BYTES", 50 * PAGE_BYTES)
+    monkeypatch.setattr("gridhand.agent.hardware.usage.PSS_BUDGET_BYTES", 50 * PAGE_BYTES)
     trees = {}
     for pid in (10, 20, 30):
         trees[f"job{pid}"] = [machine.run(pid, 1, session=pid, pages=15, pss=1)]
@@ -246,7 +268,7 @@ def test_a_process_may_vanish_at_any_moment(machine):
     usage = machine.sampler().sample({"job": [root]})
     assert usage.trees["job"].pids == (10,)
     assert usage.node.processes == 1
-    assert identity(11, machine.root) is None
+    assert read_process(11, machine.root) is None
 
 
 @pytest.mark.parametrize(
@@ -257,15 +279,15 @@ def test_one_that_ends_while_it_is_read_or_is_hidden_is_left_out(machine, monkey
         raise error
 
     machine.run(10, 1)
-    monkeypatch.setattr(f"gridhand.agent.procfs.os.{call}", fail)
-    assert procfs.processes(machine.root) == {}
+    monkeypatch.setattr(f"gridhand.posix.procfs.os.{call}", fail)
+    assert procfs.read_processes(machine.root) == {}
 
 
 def test_names_of_programs_do_not_confuse():
     with open("/proc/self/stat", "rb") as file:
         line = file.read()
     name = line[line.index(b"(") : line.rindex(b")") + 1]
-    assert read_stat(line.replace(name, b"(x) R 1 (y)")) == read_stat(line)
+    assert parse_stat(line.replace(name, b"(x) R 1 (y)")) == parse_stat(line)
 
 
 CHILD = r"""
@@ -300,7 +322,7 @@ def family():
 
 def test_a_real_family(family):
     parent, members = family
-    used = Sampler().sample({"job": [identity(parent)]}).trees["job"]
+    used = Sampler().sample({"job": [read_process(parent).identity]}).trees["job"]
     assert set(used.pids) == members
     rss_bytes = sum(psutil.Process(pid).memory_info().rss for pid in members)
     assert used.rss_bytes == pytest.approx(rss_bytes, rel=0.05)
@@ -317,7 +339,7 @@ def test_this_machine_agrees_with_psutil():
     assert node.memory_bytes == pytest.approx(theirs.total - theirs.available, abs=10**9)
     assert abs(node.processes - len(psutil.pids())) < 50
     assert 0 <= node.cpu <= len(procfs.cpu_times())
-    me = identity(os.getpid())
+    me = read_process(os.getpid()).identity
     started = psutil.Process().create_time() - psutil.boot_time()
     assert me.start / TICKS_PER_SECOND == pytest.approx(started, abs=2)
 
@@ -332,7 +354,7 @@ def test_processes_that_come_and_go_do_no_harm():
     churning = threading.Thread(target=churn)
     churning.start()
     try:
-        sampler, me = Sampler(), identity(os.getpid())
+        sampler, me = Sampler(), read_process(os.getpid()).identity
         seen = [sampler.sample({"me": [me]}).trees["me"].pids for _ in range(200)]
     finally:
         stop.set()

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from gridhand.agent import logs, processes
+from gridhand.agent.jobs import capped_log
+from gridhand.posix import procfs
 
 MB = 10**6
 
@@ -27,7 +28,25 @@ for _ in range(6):
         time.sleep(1000)
 time.sleep(1000)
 """
-EATERS = {"one process": EATER, "a child of it": CHILD_EATS, "all together": EACH_LITTLE}
+# Its parents end before it eats: it is in no session and no environment of the job.
+SOME = "x = [bytearray(10_000_000) for _ in range(60)]\nimport time; time.sleep(1000)"
+DAEMON_EATS = f"""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    middle = os.getpid()
+    if os.fork(): os._exit(0)
+    while os.getppid() == middle: pass
+    os.execve(sys.executable, [sys.executable, '-S', '-E', '-c', {SOME!r}], {{}})
+os.wait()
+time.sleep(1000)
+"""
+EATERS = {
+    "one process": EATER,
+    "a child of it": CHILD_EATS,
+    "all together": EACH_LITTLE,
+    "a daemon without an environment": DAEMON_EATS,
+}
 
 
 @pytest.mark.parametrize("code", EATERS.values(), ids=EATERS)
@@ -37,7 +56,7 @@ def test_a_job_over_its_memory_is_ended_and_says_so(node, either, code):
     said.hear()
     end = either.end("j")
     assert end["reason"] == "oom"
-    assert "200 MB of memory" in end["message"]
+    assert "killed: out of memory (limit 200 MB" in end["message"]
     assert end["peak_bytes"] > 150 * MB
     held.open()
     assert either.end("other")["code"] == 0
@@ -104,7 +123,7 @@ def test_who_fails_at_the_limit_of_processes_is_told_so(node, agent):
     )
     found = agent.ends(2)
     assert (found["j"]["code"], found["k"]["code"]) == (1, 3)
-    assert "it had come to its 50 processes and threads" in found["j"]["message"]
+    assert "it reached its limit of 50 processes and threads" in found["j"]["message"]
     assert "processes" not in found["k"]["message"]
 
 
@@ -114,7 +133,7 @@ def test_too_many_processes_are_ended_where_they_are_only_counted(node):
     agent.start(node.python("j", FORKS, processes=50))
     end = agent.end("j")
     assert (end["reason"], end["signal"]) == ("signal", 9)
-    assert "more than its 50" in end["message"]
+    assert "killed: too many processes and threads (limit 50, had " in end["message"]
 
 
 def test_one_process_is_enough_to_start(node, agent):
@@ -131,7 +150,7 @@ def test_a_job_has_its_time_and_no_more(node, agent):
     assert end["message"] == "it ran longer than its limit of 0.3 s and was ended"
     assert end["signal"] == signal.SIGTERM
     assert 300 <= end["ran_ms"] < 5000
-    assert processes.process(pid) is None
+    assert procfs.read_process(pid) is None
 
 
 def test_time_is_over_for_one_that_ignores_it(node, agent):
@@ -160,10 +179,10 @@ os.write(2, b'done')
     assert end["stderr_bytes"] == 4
     path = str(node.path / "j.out")
     assert blocks(path) <= cap + (64 << 10)
-    (first, head), (cut, gone), (last, tail) = logs.read_range(path, 0, 10 * cap)
+    (first, head), (cut, gone), (last, tail) = capped_log.read_range(path, 0, 10 * cap)
     assert first == 0
     assert head.startswith(b"00000000 ")
-    assert isinstance(gone, logs.Cut)
+    assert isinstance(gone, capped_log.Cut)
     assert (cut, last) == (len(head), len(head) + gone.bytes)
     assert last + len(tail) == size
     assert tail.endswith(b"00003999 ")
@@ -195,7 +214,7 @@ def test_what_was_in_a_file_before_is_not_cut(node, agent):
     agent.start(node.python("j", code, log_bytes=1 << 20, stdout=str(path), stderr=str(path)))
     end = agent.end("j")
     assert end["stdout_bytes"] == end["stderr_bytes"] == 23_000_000
-    assert logs.read_range(str(path), 0, 3_000_000)[0][1] == b"m" * 3_000_000
+    assert capped_log.read_range(str(path), 0, 3_000_000)[0][1] == b"m" * 3_000_000
     assert blocks(path) < 6_000_000
 
 

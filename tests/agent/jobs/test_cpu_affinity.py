@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridhand.agent.cores import Cores
-from gridhand.core.resources import UNIT
+from gridhand.agent.jobs.cpu_affinity import Cores
+from gridhand.core.model.resources import UNIT
 
 #    what it shows                               cores  asked, in turn                    where each runs
 CASES = {

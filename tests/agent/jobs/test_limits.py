@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gridhand.agent import limits
-from gridhand.agent.limits import Groups, Limits
+from gridhand.agent.jobs import limits
+from gridhand.agent.jobs.limits import Groups, Limits
 
 MB = 10**6
 
@@ -69,10 +69,10 @@ def test_version_2(second):
 def test_version_2_tells_of_the_peak_and_the_killed(second):
     groups = Groups(str(second.root / "cg/own/gridhand-x/17.1"), None)
     assert limits.peak_bytes(groups) is None
-    assert limits.killed(groups) == 0
+    assert limits.oom_kills(groups) == 0
     second.folder("cg/own/gridhand-x/17.1", memory__peak="123456\n", memory__events="low 0\noom 2\noom_kill 3\noom_group_kill 1\n")  # fmt: skip
     assert limits.peak_bytes(groups) == 123456
-    assert limits.killed(groups) == 3
+    assert limits.oom_kills(groups) == 3
 
 
 def test_version_2_where_others_are_in_our_group(second):
@@ -81,7 +81,7 @@ def test_version_2_where_others_are_in_our_group(second):
     found = Limits.find("gridhand-x", [], second.root)
     assert found.enforced == {"memory": "measured", "pids": "measured"}
     assert found.make("17", 1, 200 * MB, 50) == Groups(None, None)
-    [problem] = limits.measured(found.enforced)
+    [problem] = limits.measured_problems(found.enforced)
     assert "memory and pids" in problem.what
 
 

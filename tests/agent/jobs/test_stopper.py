@@ -6,14 +6,14 @@ import signal
 
 import pytest
 
-from gridhand.agent import processes
-from gridhand.agent.runs import Note, Run
-from gridhand.agent.stopping import Stopping, members
+from gridhand.agent.jobs.running_attempt import AttemptNote, RunningAttempt
+from gridhand.agent.jobs.stopper import Stopper, members
+from gridhand.posix import boot_clock, procfs
+from gridhand.posix.procfs import ProcessIdentity
 
 
 def alive(pid):
-    found = processes.process(pid)
-    return found is not None and not found.dead
+    return procfs.is_alive(pid)
 
 
 REASONS = ["cancelled", "client_gone", "preempted", "device_lost"]
@@ -50,11 +50,11 @@ def test_one_that_ignores_it_is_killed_after_its_grace(node, either):
     script = "trap '' TERM; echo up > \"$1\"; while :; do sleep 1; done"
     either.start(node.order("j", "/bin/sh", "-c", script, "-", ready.path))
     ready.hear()
-    began = processes.boot_ms()
+    began = boot_clock.boot_ms()
     either.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=300)
     end = either.end("j")
     assert (end["reason"], end["signal"]) == ("cancelled", 9)
-    assert 300 <= processes.boot_ms() - began < 10_000
+    assert 300 <= boot_clock.boot_ms() - began < 10_000
 
 
 def test_a_second_stop_may_be_quicker(node, agent):
@@ -65,6 +65,56 @@ def test_a_second_stop_may_be_quicker(node, agent):
     agent.ask("stop", job="j", attempt=1, reason="preempted", grace_ms=600_000)
     agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=0)
     assert agent.end("j")["reason"] == "preempted"
+
+
+class Silent:
+    """A starter that answers nothing."""
+
+    async def ask(self, message, timeout_s=None):
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(100, 60_000, 100), (60_000, 100, 100)])
+def test_the_shorter_grace_of_two_stops_holds_and_the_first_reason(
+    monkeypatch, first, second, kept
+):
+    async def body():
+        monkeypatch.setattr(boot_clock, "boot_ms", lambda: 1_000_000)
+        run = RunningAttempt("j", 1, "f", AttemptNote())
+        run.update({"pid": os.getpid(), "start": 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})  # fmt: skip
+        stopper = Stopper(Silent(), lambda run: None, lambda: None)
+        stopper.stop(run, "preempted", "first", first)
+        stopper.stop(run, "cancelled", "second", second)
+        assert run.kill_at == 1_000_000 + kept
+        assert (run.stopping, run.message) == ("preempted", "first")
+
+    asyncio.run(body())
+
+
+def test_a_second_stop_with_a_longer_grace_does_not_put_the_first_off(node, agent):
+    ready = node.gate()
+    script = "trap '' TERM; echo up > \"$1\"; while :; do sleep 1; done"
+    agent.start(node.order("j", "/bin/sh", "-c", script, "-", ready.path))
+    ready.hear()
+    agent.ask("stop", job="j", attempt=1, reason="preempted", grace_ms=300)
+    agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=600_000)
+    assert agent.end("j")["signal"] == 9
+
+
+def test_a_process_with_the_session_of_a_reused_pid_is_not_a_member(monkeypatch):
+    """The leader's pid was of an earlier session, some of whose processes still live."""
+    leader = procfs.read_process(os.getpid())
+    others = [
+        leader._replace(
+            identity=ProcessIdentity(pid, leader.start + later), session=leader.pid, parent=1
+        )
+        for pid, later in ((leader.pid + 100_000, -5), (leader.pid + 100_001, 5))
+    ]
+    table = {one.pid: one for one in (leader, *others)}
+    monkeypatch.setattr(procfs, "read_processes", lambda: table)
+    run = RunningAttempt("j", 1, "f", AttemptNote())
+    run.update({"pid": leader.pid, "start": leader.start, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})  # fmt: skip
+    assert {one.pid for one in members(run)} == {leader.pid, others[1].pid}
 
 
 SAVES = """
@@ -154,9 +204,9 @@ def test_many_are_ended_at_once(node, either):
 
 def test_nobody_is_signalled_who_has_the_number_of_another(node):
     """A process that has the pid of a leader, and was started later or earlier."""
-    mine = processes.process(os.getpid())
-    run = Run("j", 1, "f", Note())
-    run.took({"pid": mine.pid, "start": mine.start + 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})  # fmt: skip
+    mine = procfs.read_process(os.getpid())
+    run = RunningAttempt("j", 1, "f", AttemptNote())
+    run.update({"pid": mine.pid, "start": mine.start + 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})  # fmt: skip
     assert mine.pid not in [one.pid for one in members(run)]
 
 
@@ -180,9 +230,9 @@ class Stubborn:
 def test_one_that_will_not_die_keeps_what_it_has_and_is_named():
     async def body():
         parent, closed, seen = Stubborn(), [], []
-        run = Run("j", 1, "f", Note())
-        run.took({"pid": 41, "start": 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})
-        stopping = Stopping(parent, closed.append, lambda: seen.append((list(run.stuck), run.end)))
+        run = RunningAttempt("j", 1, "f", AttemptNote())
+        run.update({"pid": 41, "start": 1, "begun_ms": 0, "begun_boot_ms": 0, "state": "running"})
+        stopping = Stopper(parent, closed.append, lambda: seen.append((list(run.stuck), run.end)))
         stopping.stop(run, "cancelled", "it was cancelled", 0)
         await run.clearing
         assert seen == [([41, 42], None), ([42], None), ([], None)]
@@ -205,6 +255,6 @@ ENDS = {
 @pytest.mark.parametrize(("end", "after", "reason"), ENDS.values(), ids=ENDS)
 def test_how_it_ended_while_nobody_stood_there(end, after, reason):
     told = {"job": "j", "attempt": 1, "fence": "f", "pid": 5, "start": 1, "state": "ended", "begun_ms": 0, "begun_boot_ms": 0, "note": {"deadline": 1000, "time_limit_ms": 1000}}  # fmt: skip
-    run = Run.adopted({**told, "end": {**end, "ended_boot_ms": after}})
+    run = RunningAttempt.adopted({**told, "end": {**end, "ended_boot_ms": after}})
     run.close(0, None)
-    assert run.end["reason"] == reason
+    assert run.end.reason == reason

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gridhand.agent import processes
+from gridhand.posix import procfs
 
 DAEMON = """
 import os, sys, time
@@ -28,14 +28,6 @@ while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
 
 def states(starter):
     return {one["job"]: one["state"] for one in starter.list()["running"]}
-
-
-def until(true):
-    deadline = time.monotonic() + 30
-    while not (found := true()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def test_they_run_in_order_and_never_at_once(place, starter, tools):
@@ -98,6 +90,17 @@ def test_the_next_waits_for_what_the_one_before_has_left_behind(place, starter, 
     assert starter.stop_all("leaves", 0)["left"] == []
     assert list(tools.ends(starter, 2)) == ["next", "later"]
     tools.gone(int(child.read_text()))
+
+
+def test_one_that_comes_later_waits_for_what_was_left_behind(place, starter, tools):
+    child = place.path / "child"
+    leaves = place.order("leaves", sys.executable, "-S", "-c", DAEMON, str(child), fence="f")
+    starter.start([leaves])
+    assert list(tools.ends(starter)) == ["leaves"]
+    starter.start([place.order("later", "/bin/true", fence="f")])
+    assert states(starter) == {"later": "waiting"}
+    assert starter.stop_all("leaves", 0)["left"] == []
+    assert list(tools.ends(starter)) == ["later"]
 
 
 def test_one_that_waits_can_be_given_back_and_never_begins(place, starter, tools):
@@ -229,7 +232,7 @@ def test_one_that_waits_too_long_for_its_turn_is_given_back(node, agent):
     first, said, gate = node.held("first", fence="f")
     agent.start(first, node.order("next", "/bin/true", fence="f"))
     assert told_of(agent, "next") == ["returned"]
-    assert processes.process(int(said.hear())) is not None
+    assert procfs.read_process(int(said.hear())) is not None
     gate.open()
     assert told_of(agent, "first") == ["exit"]
 

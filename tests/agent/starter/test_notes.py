@@ -1,9 +1,5 @@
 """A starter keeps notes for its client, tells whether something is left, and lets others join."""
 
-import pytest
-
-from gridhand.agent.orders import NOTE_BYTES
-
 
 def test_a_note_is_told_back_now_and_by_the_next_starter(place, starter):
     note = {"limit": 5, "paths": ["/é\udcff"], "none": None}
@@ -26,19 +22,6 @@ def test_a_note_comes_with_the_end(place, starter):
     told = {one["job"]: one for one in (next(ended), next(ended))}
     assert told["j"]["note"] == {"a": 1}
     assert "note" not in told["k"]
-
-
-#    what it shows                note
-WRONG = {
-    "too long":                  {"text": "x" * NOTE_BYTES},
-    "too long once it is JSON":  {"text": "\udcff" * (NOTE_BYTES // 6)},
-    "not an object":             [1],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("note", WRONG.values(), ids=WRONG)
-def test_notes_that_are_refused(place, starter, refused, note):
-    assert refused(starter.start, [place.order("j", "/bin/true", note=note)]) == "malformed"
 
 
 def test_one_without_an_epoch_joins_who_is_in_charge(place, starter, refused):

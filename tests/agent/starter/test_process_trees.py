@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from gridhand.agent.cgroups import Cgroups
+from gridhand.posix.cgroups import CgroupMembership
+from gridhand.posix.limit_mark import read_limit_mark
 
 # Forks twice and leads a session of its own, as daemons do; says its pid when its parents are gone.
 DAEMON = """
@@ -41,6 +42,26 @@ def test_a_daemon_is_found_and_ended(place, starter, tools):
     assert survivors == {"j": [], "other": [other]}
 
 
+def test_a_daemon_without_an_environment_is_found_by_the_mark_in_its_limits(place, starter, tools):
+    """Row 53, without control groups: it has left its session, its environment and its files."""
+    said, other_said = place.gate(), place.gate()
+    orders = [
+        place.order(job, "/usr/bin/env", "-i", sys.executable, "-c", DAEMON, gate.path)
+        for job, gate in (("j", said), ("other", other_said))
+    ]
+    starter.start(orders)
+    child, other = int(said.hear()), int(other_said.hear())
+    tools.ends(starter, 2)
+    survivors = {one["job"]: one["survivors"] for one in starter.list()["ended"]}
+    assert survivors == {"j": [child], "other": [other]}
+    with tools.watched(child) as gone:
+        reply = starter.stop_all("j", 0)
+        gone()
+    assert (reply["killed"], reply["left"]) == (1, [])
+    assert os.path.exists(f"/proc/{other}")
+    assert read_limit_mark(starter.greeting["pid"]) is None
+
+
 def test_a_whole_tree_is_ended_with_its_leader(place, starter, tools):
     said = place.gate()
     script = (
@@ -56,9 +77,11 @@ def test_a_whole_tree_is_ended_with_its_leader(place, starter, tools):
     assert starter.list()["ended"][0]["survivors"] == []
 
 
-def test_those_that_multiply_are_ended(place, starter, tools):
+@pytest.mark.parametrize("pause", ["", "sleep 0.01;"])
+def test_those_that_fork_and_exit_are_ended(place, starter, tools, pause):
+    """They are gone by the time they are signalled, and may be missed by whoever reads /proc."""
     said = place.gate()
-    script = 'f() { sleep 0.01; f & f2=$!; exit; }; f & f & f & echo > "$1"; wait'
+    script = f'f() {{ {pause} f & exit; }}; f & f & f & echo > "$1"; wait'
     starter.start([place.order("j", "/bin/sh", "-c", script, "-", said.path)])
     said.hear()
     assert starter.stop_all("j", 0)["left"] == []
@@ -122,7 +145,7 @@ def test_it_is_born_in_its_cgroup_and_the_starter_goes_home(cgroup, place, start
 
 
 def test_where_there_is_no_way_back_the_child_is_put_there(cgroup):
-    groups = Cgroups()
+    groups = CgroupMembership()
     groups._homes[os.stat(cgroup).st_dev] = None
     late = groups.enter([cgroup])
     assert late == [cgroup]

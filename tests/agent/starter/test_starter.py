@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gridhand.agent import processes
+from gridhand.posix import procfs
 
 ENDS = {
     "success":                  ("exit 0",        {"reason": "exit", "code": 0}),
@@ -234,7 +234,7 @@ def test_what_runs_is_listed_with_pid_and_start_time(place, starter, tools):
     pid = int(said.hear())
     [running] = starter.list()["running"]
     assert (running["job"], running["attempt"], running["fence"]) == ("j", 0, "3:17")
-    assert (running["pid"], running["start"]) == (pid, processes.process(pid).start)
+    assert (running["pid"], running["start"]) == (pid, procfs.read_process(pid).start)
     assert starter.forget([("j", 0)]) == 0  # it has not ended
     held.open()
     tools.ends(starter)
@@ -249,7 +249,7 @@ def test_several_watch(place, starter, tools):
 
 
 def test_little_is_loaded():
-    show = "import sys, gridhand.agent.starter; print(*sorted(sys.modules))"
+    show = "import sys, gridhand.agent.starter.__main__; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-E", "-s", "-c", show], capture_output=True, text=True, check=True)  # fmt: skip
     heavy = {"asyncio", "numpy", "sqlalchemy", "subprocess", "threading", "logging", "dataclasses"}
     assert heavy & set(done.stdout.split()) <= _loaded_anyway()

@@ -11,9 +11,13 @@ import sys
 
 import pytest
 
-from gridhand.agent import processes
-from gridhand.agent.journal import Journal
-from gridhand.agent.starting import StarterAbsent, Starters, StarterUnavailable
+import starter_client
+from gridhand.agent.link_errors import LinkAbsent, LinkLost
+from gridhand.agent.starter.journal import Journal
+from gridhand.agent.starter.starter_client import ensure_starter
+from gridhand.posix import procfs
+from starter_client import StarterClient
+from until import until
 
 
 def test_what_ends_while_nobody_listens_is_told_later(place, starter, tools):
@@ -37,10 +41,11 @@ def test_what_ends_while_nobody_listens_is_told_later(place, starter, tools):
     ]
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.path.dirname(starter_client.__file__)}
 CLIENT = """
 import json, sys
-from gridhand.agent.starting import Starters
-client = Starters(sys.argv[1])
+from starter_client import StarterClient
+client = StarterClient(sys.argv[1])
 print(json.dumps(client.start(json.loads(sys.argv[2]))), flush=True)
 sys.stdin.read()
 """
@@ -49,7 +54,9 @@ sys.stdin.read()
 def test_a_client_that_is_killed_takes_nothing_with_it(place, starter, tools):
     waits, said, held = place.held("j", "exit 6")
     command = [sys.executable, "-c", CLIENT, place.folder, json.dumps([waits])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT
+    ) as client:
         [told] = json.loads(client.stdout.readline())
         client.kill()
     said.hear()
@@ -61,9 +68,9 @@ def test_a_client_that_is_killed_takes_nothing_with_it(place, starter, tools):
 
 ENSURE = """
 import sys
-from gridhand.agent.starting import Starters
+from starter_client import StarterClient
 sys.stdin.readline()
-with Starters.ensure(sys.argv[1]) as client:
+with StarterClient.ensure(sys.argv[1]) as client:
     print(client.greeting["pid"], flush=True)
     sys.stdin.read()
 """
@@ -74,7 +81,9 @@ def test_those_who_start_it_at_the_same_moment_start_one(place):
     with contextlib.ExitStack() as stack:
         clients = [
             stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT
+                )
             )
             for _ in range(4)
         ]
@@ -98,10 +107,10 @@ def test_a_second_one_in_the_folder_gives_up(place, starter):
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path):
     tmp_path.chmod(0o755)
-    with pytest.raises(StarterUnavailable, match="closed to others"):
-        Starters.ensure(str(tmp_path))
-    with pytest.raises(StarterAbsent):
-        Starters(str(tmp_path))
+    with pytest.raises(LinkLost, match="closed to others"):
+        StarterClient.ensure(str(tmp_path))
+    with pytest.raises(LinkAbsent):
+        StarterClient(str(tmp_path))
 
 
 def test_a_folder_with_a_long_name(place, tools):
@@ -116,9 +125,9 @@ def test_one_that_hangs_is_not_replaced(place, starter):
     pid = starter.greeting["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(StarterUnavailable) as caught:
+        with pytest.raises(LinkLost) as caught:
             place.connect(timeout_s=0.3)
-        assert not isinstance(caught.value, StarterAbsent)
+        assert not isinstance(caught.value, LinkAbsent)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert place.connect().greeting["pid"] == pid
@@ -171,7 +180,7 @@ def test_children_of_a_lost_job_are_found_by_its_name(place, starter, tools):
 def journal_of(pid, start, boot=None):
     """What a starter leaves that was killed while this process was its job."""
     name = {"job": "j", "attempt": 0}
-    boot = boot or processes.boot_id()
+    boot = boot or procfs.boot_id()
     begin = {"fence": None, "cgroups": [], "boot": boot, "begun_ms": 1, "begun_boot_ms": 1}
     return [{"do": "begin", **name, **begin}, {"do": "started", **name, "pid": pid, "start": start}]
 
@@ -181,7 +190,7 @@ def journal_of(pid, start, boot=None):
 )
 def test_a_stranger_is_never_taken_for_the_job(place, later, boot):
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
-        found = processes.process(stranger.pid)
+        found = procfs.read_process(stranger.pid)
         place.write_journal(*journal_of(stranger.pid, found.start + later, boot))
         client = place.connect()
         [ended] = client.list()["ended"]
@@ -195,7 +204,7 @@ def test_a_stranger_is_never_taken_for_the_job(place, later, boot):
 
 def test_the_same_process_is_taken_for_the_job(place):
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as job:
-        place.write_journal(*journal_of(job.pid, processes.process(job.pid).start))
+        place.write_journal(*journal_of(job.pid, procfs.read_process(job.pid).start))
         client = place.connect()
         assert client.list()["ended"][0]["survivors"] == [job.pid]
         assert client.stop_all("j", 0)["killed"] == 1
@@ -295,7 +304,7 @@ def test_a_disk_that_fills_with_the_start_refuses_it(place, starter):
 
 def test_a_really_full_disk(place, tools):
     os.makedirs(place.folder, mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k,mode=0700", "tmpfs", place.folder]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32k,mode=0700", "tmpfs", place.folder]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("may not mount")
     try:
@@ -349,7 +358,7 @@ def test_it_survives_what_ends_others(starter, run, name):
 
 
 def test_it_belongs_to_nobody(starter):
-    mine = processes.process(starter.greeting["pid"])
+    mine = procfs.read_process(starter.greeting["pid"])
     assert mine.session == mine.pid
     assert mine.parent != os.getpid()
     with open(f"/proc/{mine.pid}/stat") as file:
@@ -370,3 +379,46 @@ def test_it_ends_when_it_is_idle_and_not_before(place, tools):
         held.open()
         gone()
     assert place.connect().list()["ended"][0]["end"]["code"] == 2
+
+
+@pytest.mark.parametrize("kept", ["nothing", "the first lines"])
+def test_an_attempt_that_the_journal_has_lost_is_not_started_again(place, starter, tools, kept):
+    """Row 90: it is over, and nobody knows how it ended."""
+    runs = place.path / "runs"
+    again = place.order("j", "/bin/sh", "-c", f"echo >> {runs}")
+    starter.start([again])
+    tools.ends(starter)
+    journal = place.path / place.folder / "journal"
+    journal.write_bytes(journal.read_bytes()[:10] if kept == "nothing" else b"".join(
+        line for line in journal.read_bytes().splitlines(keepends=True)[:2]
+    ))  # fmt: skip
+    place.kill(starter)
+    client = place.connect()
+    client.watch()
+    client.start([again])
+    assert tools.ends(client)["j"]["reason"] == "lost"
+    assert runs.read_text() == "\n"
+    assert client.forget([("j", 0)]) == 1
+    client.start([again])  # forgotten, it may be begun anew
+    assert tools.ends(client)["j"]["code"] == 0
+
+
+def test_a_removed_socket_is_back_soon(place, starter, tools):
+    """Row 92: the starter is the same, what runs goes on, and old connections stay."""
+    order, said, held = place.held("a")
+    starter.start([order])
+    said.hear()
+    path = os.path.join(place.folder, "socket")
+    os.unlink(path)
+    until(lambda: os.path.exists(path))
+    with StarterClient(place.folder, epoch=None) as found:
+        assert found.greeting["pid"] == starter.greeting["pid"]
+    held.open()
+    assert tools.ends(starter)["a"]["code"] == 0
+
+
+def test_whoever_looks_for_a_starter_whose_socket_is_gone_finds_it(place, starter):
+    """Row 92: a second one would lose the jobs of the first."""
+    os.unlink(os.path.join(place.folder, "socket"))
+    assert ensure_starter(place.folder)["pid"] == starter.greeting["pid"]
+    os.truncate(os.path.join(place.folder, "log"), 0)  # a second one was refused, and says so

@@ -1,21 +1,18 @@
 """The routes of calls: what clients report of them, what is refused, and what ends with a client."""
 
 import json
-import sys
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from gridhand.api.calls import LONGEST_ERROR, MOST_LISTED, MOST_REPORTED
+from gridhand.api.routes.calls import LONGEST_ERROR, MOST_LISTED, MOST_REPORTED
+from gridhand.client import routes
 from gridhand.client.transport import Address
-from gridhand.controller import callbook, clients, sessions
+from gridhand.controller import call_recorder, client_sessions, connections
 from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownCall
-
-sys.path.append(str(Path(__file__).parents[1] / "library" / "support"))
-
-from nodeless import Running
+from nodeless_controller import Running
+from until import until
 
 
 @pytest.fixture
@@ -75,14 +72,6 @@ def listed(server, **wishes):
 
 def states(server, **wishes):
     return {one["id"]: one["state"] for one in listed(server, **wishes)}
-
-
-def until(look, seconds=20):
-    begin = time.monotonic()
-    while not (found := look()):
-        assert time.monotonic() - begin < seconds, "it did not come about"
-        time.sleep(0.01)
-    return found
 
 
 # ---- reporting and asking
@@ -222,7 +211,7 @@ def test_the_run_of_another_owner_is_not_written_to(server, session):
 
 @pytest.fixture
 def brief(monkeypatch):
-    monkeypatch.setattr(clients, "MOMENT_S", 0.05)
+    monkeypatch.setattr(connections, "MOMENT_S", 0.05)
 
 
 def test_what_is_open_is_lost_with_its_session_and_what_ended_is_not(server, session, brief):
@@ -232,7 +221,7 @@ def test_what_is_open_is_lost_with_its_session_and_what_ended_is_not(server, ses
     until(lambda: not listed(server, states=["open"], run="r2"))
     assert states(server) == {"r1.1": "running", "r2.1": "succeeded", "r2.2": "lost", "r2.3": "lost"}  # fmt: skip
     with server.client() as client:
-        assert client.call("r2.3")["error"] == callbook.GONE
+        assert client.call("r2.3")["error"] == call_recorder.GONE
         assert client.call("r2.2")["started_at"] is None
 
 
@@ -258,7 +247,7 @@ def test_nobody_ends_the_calls_of_another_by_a_session_of_their_own(server, sess
 
 
 def test_many_are_lost_in_steps(server, session, monkeypatch):
-    monkeypatch.setattr(callbook, "_STEP", 10)
+    monkeypatch.setattr(call_recorder, "_STEP", 10)
     session.report(alike(range(1, 36), "queued"))
     with server.client().for_owner("ann") as client:
         client.end_session(session.id)
@@ -275,7 +264,7 @@ def test_after_a_restart_those_who_come_back_go_on_and_the_others_calls_are_lost
         one.close()
     with Running(home) as server, closing(Session(server, session=id, runs=["r1"])) as back:
         assert states(server) == {"r1.1": "running", "r2.1": "running"}
-        before = sessions._name("", sessions._BEFORE)
+        before = client_sessions._name("", client_sessions._BEFORE)
         waiting = server.controller.sessions._clients
         server.loop.call_soon_threadsafe(waiting._now, before)  # their time is over
         until(lambda: states(server)["r2.1"] == "lost")
@@ -297,9 +286,9 @@ def test_the_ledger_and_its_events_know_nothing_of_them(server, session):
 
 
 def test_of_too_many_the_oldest_are_forgotten_while_more_are_written(server, session, monkeypatch):
-    monkeypatch.setattr(callbook, "KEPT_CALLS", 100)
-    monkeypatch.setattr(callbook, "_BETWEEN", 50)
-    monkeypatch.setattr(callbook, "_STEP", 20)
+    monkeypatch.setattr(call_recorder, "KEPT_CALLS", 100)
+    monkeypatch.setattr(call_recorder, "_BETWEEN", 50)
+    monkeypatch.setattr(call_recorder, "_STEP", 20)
     session.report(alike([1000], "running"))
     for first in range(1, 400, 40):
         numbers = range(first, first + 40)
@@ -310,3 +299,20 @@ def test_of_too_many_the_oldest_are_forgotten_while_more_are_written(server, ses
     assert kept[0] == 1000
     assert kept[1:] == sorted(kept[1:], reverse=True)
     assert kept[1] == 400
+
+
+# ---- slots that wait
+
+
+def test_a_slot_that_waits_is_told_what_never_starts(server):
+    wait = {"allocation": "a1-1", "queued": ["7"], "running": [], "blocked": True}
+    with server.client() as client:
+        assert client.ask(routes.report_wait(wait)) == {}  # nothing is known of these
+        for wrong in (
+            {"queued": ["../x"]},
+            {"allocation": "x" * 1000},
+            {"blocked": 1},
+            {"more": 1},
+        ):
+            with pytest.raises(InvalidInput):
+                client.ask(routes.report_wait({**wait, **wrong}))

@@ -7,13 +7,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from job_server import JOB, PATIENCE_S, Api, Server
 
+from api_server import JOB, PATIENCE_S, Api, Server
 from gridhand import __version__
 from gridhand import api as api_room
-from gridhand.api import callers
-from gridhand.api.bodies import MOST_BYTES, MOST_JOB_BYTES
+from gridhand.api import auth
+from gridhand.api.http import MOST_BYTES, MOST_JOB_BYTES
 from gridhand.core.errors import StoreUnavailable
+from until import until
 
 # ---- what it answers
 
@@ -24,7 +25,7 @@ def test_a_job_from_its_submission_to_its_end(api, server):
     assert (job["name"], job["priority"], job["time_limit_s"]) == ("train", "high", 60)
     assert job["exit_code"] is None
     server.end(job["id"], code=3, peak_bytes=7)
-    server.until(lambda: api.job(job["id"])["state"] == "failed")
+    until(lambda: api.job(job["id"])["state"] == "failed")
     over = api.job(job["id"])
     assert (over["exit_code"], over["reason"], over["phase"]) == (3, "exit", "ended")
     assert over["peak_memory_bytes"] == over["attempts"][0]["peak_memory_bytes"] == 7
@@ -38,12 +39,24 @@ def test_words_that_are_no_text_are_kept_and_told_as_they_are(api, server):
     id = api.submit(command=["cat", word], environment={"A": word}, folder=f"/{word}")
     assert api.job(id)["command"] == ["cat", word]
     assert api.ok("GET", "/jobs?limit=1")["jobs"][0]["folder"] == f"/{word}"
-    server.until(lambda: (id, 1) in server.engine.running)
-    assert server.engine.orders[-1]["env"]["A"] == word
+    until(lambda: (id, 1) in server.engine.running)
+    assert server.engine.orders[-1].env["A"] == word
     connection, frames = api.follow(id)
     with closing(connection):
         assert next(frames)["job"]["command"] == ["cat", word]
     assert api.ok("GET", "/events")
+
+
+def test_the_events_say_who_cancelled_a_job_and_with_which_operation(api, server):
+    id = api.ok("POST", "/jobs", JOB, x_gridhand_owner="bob")["jobs"][0]["id"]
+    until(lambda: (id, 1) in server.engine.running)
+    first = api.ok("POST", f"/jobs/{id}/cancel", idempotency_key="op-7")["jobs"]
+    again = api.ok("POST", f"/jobs/{id}/cancel", idempotency_key="op-7")["jobs"]
+    assert [job["id"] for job in first] == [job["id"] for job in again] == [id]
+    events = [event for event in api.ok("GET", "/events")["events"] if event["subject"] == id]
+    [stopping] = [event for event in events if event["kind"] == "job.stopping"]
+    assert stopping["op_id"] == "op-7"
+    assert stopping["owner"] == auth.user_name(os.geteuid())  # an administrator, not bob
 
 
 def test_jobs_are_listed_newest_first_by_state_owner_array_and_place(api, server):
@@ -139,7 +152,7 @@ def test_a_plan_is_refused_as_the_job_would_be(api, part, code):
 def test_a_plan_after_a_job_that_ended_otherwise_is_refused(api, server):
     failed = api.submit()
     server.end(failed, code=3)
-    server.until(lambda: api.job(failed)["state"] == "failed")
+    until(lambda: api.job(failed)["state"] == "failed")
     told = api("POST", "/jobs/plan", {**JOB, "after": [{"id": failed}]})
     assert (told[0], told[1]["code"]) == (422, "invalid_input")
     assert f"{failed} is failed" in told[1]["hint"]
@@ -149,7 +162,7 @@ def test_a_plan_after_a_job_that_ended_otherwise_is_refused(api, server):
 
 def test_a_signal_is_sent_to_what_runs(api, server):
     id = api.submit()
-    server.until(lambda: (id, 1) in server.engine.running)
+    until(lambda: (id, 1) in server.engine.running)
     assert api.ok("POST", f"/jobs/{id}/signal", {"signal": 2}) == {"sent": True}
     assert server.engine.signals[-1] == ((id, 1), 2)
 
@@ -180,7 +193,7 @@ def test_the_document_of_the_interface_lists_every_route(api, server):
     assert status == 200
     listed = {(path, method) for path, methods in document["paths"].items() for method in methods}
     assert ("/api/v1/jobs/{id}/follow", "get") in listed
-    sources = Path(api_room.__file__).parent.glob("*.py")
+    sources = Path(api_room.__file__).parent.rglob("*.py")
     written = sum(len(re.findall(r"@router\.\w+\(", path.read_text())) for path in sources)
     assert len(listed) == written > 25
 
@@ -246,7 +259,7 @@ def test_bad_input_is_told_by_field_value_and_what_is_allowed(api, server, given
     if field is not None:
         assert problem["field"] == field
         assert problem["allowed"]
-        assert problem.get("value") or "is not allowed" in problem["detail"]
+        assert problem.get("value") or "is not valid" in problem["detail"]
     assert api.ok("GET", "/jobs?limit=1") == before
     assert os.listdir(server.home.environments) == []
 
@@ -394,7 +407,7 @@ def test_nobody_ends_reads_or_attaches_to_what_is_anothers(api, server):
 
 def test_only_who_runs_the_controller_acts_for_others_or_stops_it(api, monkeypatch):
     id = api.submit()
-    monkeypatch.setattr(callers, "_uid", lambda request: 54321)
+    monkeypatch.setattr(auth, "_uid", lambda request: 54321)
     status, problem = api("POST", "/jobs", JOB, x_gridhand_owner="root")
     assert (status, problem["code"]) == (403, "not_yours")
     status, problem = api("POST", f"/jobs/{id}/cancel")
@@ -465,7 +478,7 @@ def test_stopping_is_refused_while_jobs_are_open_unless_they_are_kept_or_killed(
     with Server(tmp_path / "home") as server:
         api = Api(server)
         id = api.submit()
-        server.until(lambda: (id, 1) in server.engine.running)
+        until(lambda: (id, 1) in server.engine.running)
         status, problem = api("POST", "/stop", {"jobs": "refuse"})
         assert (status, problem["code"]) == (409, "jobs_running")
         status, problem = api("POST", "/stop", {"jobs": "maybe"})
@@ -485,3 +498,13 @@ def test_stopping_is_refused_while_jobs_are_open_unless_they_are_kept_or_killed(
         api.ok("POST", "/stop", {"jobs": "kill"})
         again._thread.join(PATIENCE_S)
         assert again.engine.running == {}
+
+
+def test_reservations_are_not_counted_as_running_jobs(api):
+    api.ok("POST", "/allocations", {"request": {"cpu": 1}, "holder": "me"})
+    assert api.ok("GET", "/nodes/n1")["jobs"] == 0
+    id = api.submit()
+    until(lambda: api.job(id)["state"] == "running")
+    node = api.ok("GET", "/nodes/n1")
+    assert (node["jobs"], len(node["allocations"])) == (1, 2)
+    assert [one["jobs"] for one in api.ok("GET", "/status")["nodes"]] == [1]

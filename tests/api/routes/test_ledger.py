@@ -1,19 +1,14 @@
 """The routes of the ledger: what they answer, what they refuse, and what a repeat does."""
 
 import json
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from gridhand.client.http1 import Lost
+from gridhand.client.http1 import ConnectionLost
 from gridhand.client.transport import Address
-
-sys.path.append(str(Path(__file__).parents[1] / "library" / "support"))
-
-from nodeless import Running
+from nodeless_controller import Running
 
 NODE = {"name": "n1", "resources": {"cpu": 8, "memory": "16GB"}, "labels": {"zone": "a"}}
 GPUS = {"name": "g1", "resources": {"cpu": 4}, "gpus": [{"model": "A100", "memory": "40GB"}] * 2}
@@ -176,6 +171,17 @@ def test_history_is_told_in_pages(api):
     assert api.ok("POST", "/prune", {"older_than_s": 3600}) == {"left": 0}
 
 
+def test_an_event_says_who_deleted_history_or_told_of_foreign_use(api):
+    api.ok("POST", "/nodes", {"nodes": [{"name": "g2", "resources": {"cpu": 1, "gpu": 1}}]})
+    api.ok("POST", "/nodes/g2/foreign", {"used": {"g2/0": 7}}, idempotency_key="f1")
+    api.ok("POST", "/prune", {"older_than_s": 3600}, idempotency_key="p1")
+    events = api.ok("GET", "/events")["events"]
+    told = [(one["kind"], one["subject"], one["op_id"]) for one in events if one["kind"].startswith("admin.")]  # fmt: skip
+    assert told[-2:] == [("admin.foreign", "g2", "f1"), ("admin.pruned", "history", "p1")]
+    assert all(one["owner"] for one in events)
+    assert api.ok("GET", "/check")["violations"] == []
+
+
 # ---- refusals
 
 
@@ -329,7 +335,7 @@ def test_what_cannot_be_read_in_a_target_is_refused(api, target):
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(api):
     try:
         status, told = api("POST", "/allocations", {"request": {"cpu": "1" * (2 << 20)}})
-    except Lost:
+    except ConnectionLost:
         return  # it hung up on us while we were still talking
     assert (status, told["code"]) == (413, "too_large")
 

@@ -1,19 +1,14 @@
 """Sessions: what is held in one ends with its connection, and with nothing else."""
 
 import json
-import sys
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from gridhand.client.transport import Address
 from gridhand.core.errors import InvalidInput
-
-sys.path.append(str(Path(__file__).parents[1] / "library" / "support"))
-
-from nodeless import Running
+from nodeless_controller import Running
 
 PATIENCE_S = 20  # `make soak` measures how long it takes
 
@@ -184,7 +179,7 @@ def test_many_allocations_of_one_session_are_given_back_together(server):
 
 
 def test_a_session_tells_that_it_is_alive(server, monkeypatch):
-    monkeypatch.setattr("gridhand.api.sessions.ALIVE_S", 0.05)
+    monkeypatch.setattr("gridhand.api.routes.sessions.ALIVE_S", 0.05)
     connection, _, body = connect(server)
     with closing(connection):
         assert json.loads(body.readline()) == json.loads(body.readline()) == {"event": "alive"}

@@ -1,16 +1,12 @@
 """`grid calls`, and `show` and `why` of a call, as people and scripts meet them."""
 
-import importlib
 import json
-import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-samples = importlib.import_module("conftest")
+import fake_api as samples
 
 
 def ago(seconds):
@@ -78,7 +74,7 @@ def test_each_call_for_itself(fake, grid, capsys):
     assert [line.split()[0] for line in out.splitlines()] == [
         "ID", "9f3a1c02b7de.2", "9f3a1c02b7de.1"
     ]  # fmt: skip
-    assert err == "grid: these are the newest 2; --limit shows more\n"
+    assert err == "grid: showing the newest 2; use --limit to see more\n"
 
 
 def test_without_a_wish_the_open_ones_and_own_recent_ones_are_listed(fake, grid, capsys):
@@ -130,10 +126,11 @@ def test_all_that_is_known_of_a_call_is_shown(fake, grid, capsys):
     assert grid("show", id) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        "Call:      9f3a1c02b7de.17\nName:      f\nOwner:     ann\n"
-        "State:     failed: ValueError: no\nNode:      box\nSlot:      job 17\nHolds:     a1-3\n"
+        "Call:       9f3a1c02b7de.17\nName:       f\nOwner:      ann\n"
+        "State:      failed: ValueError: no\nNode:       box\nSlot:       job 17\n"
+        "Allocation: a1-3\n"
     )
-    assert "Ran for:   5 s" in out
+    assert "Ran for:    5 s" in out
     assert grid("show", id, "--json") == 0
     assert json.loads(capsys.readouterr().out)["number"] == 17
     assert fake.calls("GET").count("/jobs") == 0
@@ -150,9 +147,9 @@ def test_a_call_that_is_not_there(fake, grid, capsys):
 QUEUED = {"why": "no room for cpu=8", "explanation": "cpu=8 does not fit now", "holders": []}
 NO_JOB = (404, {"detail": "there is no job '17'", "code": "unknown_job", "hint": "?"})
 SLOTS = {
-    "queued": (samples.job("17", **QUEUED), "waits for a slot, which is job 17\njob 17: "),
-    "running": (samples.running("17"), "waits for its turn in job 17, which is running"),
-    "gone": (NO_JOB, "waits for its turn: all slots of its kind are at other calls"),
+    "queued": (samples.job("17", **QUEUED), "waits for its slot, job 17, to start\njob 17: "),
+    "running": (samples.running("17"), "waits for its turn in slot 17 (running)"),
+    "gone": (NO_JOB, "waits for a free slot: all slots of its kind are busy"),
 }
 
 
@@ -171,9 +168,9 @@ def test_a_call_that_waits_says_for_what(fake, grid, capsys, slot, said):
 
 
 STANDING = {
-    "running": (call(1, "running"), "runs on box in job 17, for 0:50"),
-    "running without a slot": (call(1, "running", job=None), "runs on box, for 0:50"),
-    "waiting behind others": (call(1, "queued", job=None), "waits for its turn: all slots of its kind are at other calls"),
+    "running": (call(1, "running"), "is running on box in job 17, for 0:50"),
+    "running without a slot": (call(1, "running", job=None), "is running on box, for 0:50"),
+    "waiting behind others": (call(1, "queued", job=None), "waits for a free slot: all slots of its kind are busy"),
     "over": (call(1), "is succeeded"),
     "failed": (call(1, "failed"), "is failed: ValueError: no"),
 }  # fmt: skip

@@ -1,21 +1,18 @@
 """`grid status`, `list`, `stats`, `top`, `node`, `reserve` and `release`."""
 
-import importlib
 import json
 import os
 import pty
 import re
 import select
-import sys
-from pathlib import Path
 
 import pytest
 
+import fake_api as samples
 from gridhand.cli import render
-from gridhand.core.resources import read_amount
+from gridhand.cli.commands import top
+from gridhand.core.model.resources import read_amount
 
-sys.path.insert(0, str(Path(__file__).parent))
-samples = importlib.import_module("conftest")
 node, running, job = samples.node, samples.running, samples.job
 
 STATUS = {
@@ -70,7 +67,7 @@ def test_an_empty_cluster(fake, grid, capsys):
     assert grid("status") == 0
     assert "Nodes:      0\n" in capsys.readouterr().out
     assert grid("list") == 0
-    assert capsys.readouterr().out == "There are no nodes. `grid node register` adds one.\n"
+    assert capsys.readouterr().out == "There are no nodes. Add one with `grid node register`.\n"
 
 
 # ---- list and stats, in the seed's layout
@@ -78,7 +75,7 @@ def test_an_empty_cluster(fake, grid, capsys):
 PLAIN_LIST = """\
 box
   Status: up
-  Address: 10.0.0.1
+  Address: 10.0.0.1 (declared only)
   Resources:
     CPU:     8.0 total, 2.0 allocated, 6.0 available, 2.8 used
     Memory:  16.0 GB total, 4.0 GB allocated, 12.0 GB available, 4.6 GB used
@@ -90,8 +87,20 @@ box
 
 def test_list_is_plain_when_it_is_not_for_a_terminal(fake, grid, capsys):
     fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
-    assert grid("list") == 0
+    assert grid("list", "--long") == 0
     assert capsys.readouterr().out == PLAIN_LIST
+
+
+def test_list_has_a_line_for_each_node(fake, grid, capsys):
+    total = {"cpu": 2.5, "license": 3}
+    small = node("small", total=total, available={**total, "license": 1}, draining=True, jobs=0)
+    fake.answers["GET", "/nodes"] = {"nodes": [node(), small]}
+    assert grid("list") == 0
+    assert capsys.readouterr().out == (
+        "NODE   STATUS    FREE CPU  FREE MEMORY  FREE GPU  OTHERS       JOBS\n"
+        "box    up             6/8  12 GB/16 GB       1/2  -               2\n"
+        "small  draining   2.5/2.5            -         -  1/3 license     0\n"
+    )
 
 
 ODD = {"cpu": 7.9999, "memory": 25_279_793_984}
@@ -102,7 +111,7 @@ def test_no_more_is_told_than_there_is(fake, grid, capsys):
     fake.answers["GET", "/nodes"] = {"nodes": [odd]}
     fake.answers["GET", "/nodes/box"] = odd
     fake.answers["GET", "/status"] = {**STATUS, "total": ODD, "available": ODD, "allocated": {}}
-    assert grid("list") == 0
+    assert grid("list", "-l") == 0
     assert "25.2 GB total, 0.0 GB allocated, 25.2 GB available\n" in (
         out := capsys.readouterr().out
     )
@@ -132,7 +141,7 @@ def test_sizes(count, down, up):
 def test_list_has_a_frame_on_a_terminal(fake, grid, capsys, terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
-    assert grid("list") == 0
+    assert grid("list", "-l") == 0
     first, *lines, last = capsys.readouterr().out.splitlines()
     assert (first, last) == ("╔═══ Registered Nodes ═══", "╚════════════════════════")
     plain = PLAIN_LIST.replace("Status: up", "Status: ● up").splitlines()
@@ -157,7 +166,7 @@ Resource Utilization:
   GPU Allocated:     50.0%
 
   GPU  MODEL  HEALTH  MEMORY  ALLOCATED  BY OTHERS   FREE
-  G-1  A100   ok       40 GB  all of it        0 B    0 B
+  G-1  A100   ok       40 GB      whole        0 B    0 B
   G-2  -      lost         -        0 B       5 GB  35 GB
 
 Running Jobs:    2
@@ -203,6 +212,48 @@ def test_an_unknown_node_is_an_error(fake, grid, capsys):
     assert capsys.readouterr().err == "error: there is no node named 'x'\nhint: Register it.\n"
 
 
+# ---- what fits on a terminal
+
+#    what it shows                       the line                                    columns   what is shown
+CLIPPED = {
+    "what fits":                        ("abc",                                      3,        "abc"),
+    "what is too long":                 ("abcdef",                                   4,        "abc…"),
+    "colours take no room":             ("\033[32mabc\033[0m",                       3,        "\033[32mabc\033[0m"),
+    "a colour is ended":                ("\033[32mabcdef\033[0m",                    4,        "\033[32mabc\033[0m…"),
+    "wide ones take two":               ("日本語",                                    6,        "日本語"),
+    "half of one is not shown":         ("日本語",                                    4,        "日…"),
+    "marks take no room":               ("e\u0301" * 3,                              3,        "e\u0301" * 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "columns", "shown"), CLIPPED.values(), ids=CLIPPED)
+def test_a_line_is_cut_to_the_terminal(line, columns, shown):
+    assert render.clipped(line, columns) == shown
+
+
+def test_columns_are_aligned_beside_wide_characters():
+    lines = render.table(("NAME", "N"), [("日本語", 1), ("abc", 22)], right="N")
+    assert lines == ["NAME     N", "日本語   1", "abc     22"]
+
+
+def test_a_coloured_list_fits_the_terminal(fake, grid, capsys, terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    one = job("1", name="x" * 60)
+    one["tasks"] = {"count": 1, "named": "1", "nodes": 0, "longest_s": 0}
+    fake.answers["GET", "/jobs"] = {"jobs": [one]}
+    assert grid("jobs", "-a") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(render.width_of(re.sub("\033\\[[0-9;]*m", "", line)) for line in lines) == 30
+
+
+def test_a_short_window_shows_the_head_of_top_and_of_its_columns():
+    nodes = [node(f"box{n}") for n in range(3)]
+    lines = top.frame({**STATUS, "nodes": nodes}, [running("8")], 80, 10)
+    assert len(lines) <= 10
+    assert lines[0].startswith("grid top")
+    assert [line.split()[0] for line in lines if line][-2:] == ["ID", "8"]
+
+
 # ---- top
 
 
@@ -210,7 +261,10 @@ def test_an_unknown_node_is_an_error(fake, grid, capsys):
 def live(fake):
     fake.answers["GET", "/status"] = STATUS
     usage = {"cpu": 0.93, "memory_bytes": 5 * 10**8}
-    fake.answers["GET", "/jobs"] = {"jobs": [job("9", why="no room"), running("8", usage=usage)]}
+    waiting = job("17_4", array="17", array_index=4, why="no room")
+    waiting["tasks"] = {"count": 1497, "named": "17_[4-1500]", "nodes": 0, "longest_s": 0}
+    found = {"running": [running("8", usage=usage)], "queued": [waiting]}
+    fake.answers["GET", "/jobs"] = lambda _: {"jobs": found[dict(fake.query("/jobs")[-1])["state"]]}
     return fake
 
 
@@ -222,6 +276,7 @@ def test_one_picture(live, grid, capsys):
     assert "2 of 8 allocated, 2.82 used" in lines[3]
     assert lines[-2].split()[:4] == ["8", "true", "ann", "running"]
     assert "0.93  500 MB" in lines[-2]
+    assert lines[-1].startswith("17_[4-1500]")
     assert lines[-1].endswith("no room")
 
 
@@ -256,7 +311,7 @@ def test_it_is_drawn_again_until_a_key_is_pressed(live, start, key):
 
 
 def test_a_picture_is_cut_to_the_screen():
-    from gridhand.cli.top import frame
+    from gridhand.cli.commands.top import frame
 
     lines = frame(STATUS, [job(str(n)) for n in range(50)], width=30, height=10)
     assert len(lines) == 10
@@ -297,7 +352,7 @@ def test_a_node_is_registered(fake, grid, capsys):
 
 
 WRONG_NODES = {
-    "one that has nothing": (["box"], "Say what the node has"),
+    "one that has nothing": (["box"], "Give the node's resources"),
     "devices that make no sense": (["box", "--gpus-of", "A100:"], "'A100:' is not MODEL:MEMORY"),
     "none of a device": (["box", "--gpus-of", "A100*0"], "'A100*0' is not"),
     "no name": (["-c", "1"], "NAME"),
@@ -319,8 +374,8 @@ def test_draining_resuming_and_removing(fake, grid, capsys):
         grid("node", *words, "box") for words in (["drain"], ["resume"], ["remove", "--force"])
     ] == [0, 0, 0]
     assert capsys.readouterr().out == (
-        "node box is draining: it gets no new work\n"
-        "node box gets work again: it is up\n"
+        "node box is draining: running jobs continue, new work goes elsewhere\n"
+        "node box takes new work again (up)\n"
         "removed node box\n"
     )
     assert fake.query("/nodes/box") == [[("force", "1")]]
@@ -330,7 +385,7 @@ def test_draining_resuming_and_removing(fake, grid, capsys):
 
 def test_node_list_is_list(fake, grid, capsys):
     fake.answers["GET", "/nodes"] = {"nodes": [node(address="10.0.0.1")]}
-    assert grid("node", "list") == 0
+    assert grid("node", "list", "-l") == 0
     assert capsys.readouterr().out == PLAIN_LIST
 
 
@@ -365,7 +420,7 @@ def test_reserve_for_a_while(fake, grid, capsys):
 
 def test_nothing_cannot_be_reserved(fake, grid, capsys):
     assert grid("reserve", "me") == 125
-    assert "Say what is to be held" in capsys.readouterr().err
+    assert "Give the resources to reserve" in capsys.readouterr().err
 
 
 def test_no_room_is_said_in_the_controller_s_words(fake, grid, capsys):
@@ -378,17 +433,24 @@ def test_no_room_is_said_in_the_controller_s_words(fake, grid, capsys):
 def test_what_is_held_is_released_by_its_holder_too(fake, grid, capsys):
     fake.answers["POST", "/allocations/me/release"] = HELD
     assert grid("release", "me") == 0
-    said = "a1-5 is free once what runs in it has ended: 2 cpu, 4 GB memory on box\n"
+    said = "a1-5 is released when its job has stopped: 2 cpu, 4 GB memory on box\n"
     assert capsys.readouterr().out == said
 
 
 def test_release_says_what_it_gave_back(fake, grid, capsys):
     fake.answers["POST", "/allocations/a1-5/release"] = HELD | {"state": "released"}
     assert grid("release", "a1-5") == 0
-    assert capsys.readouterr().out == "a1-5 is released: 2 cpu, 4 GB memory on box\n"
+    assert capsys.readouterr().out == "released a1-5: 2 cpu, 4 GB memory on box\n"
     assert grid("release", "nothing", "a1-5") == 125
     out, err = capsys.readouterr()
-    assert "a1-5 is released" in out
+    assert "released a1-5" in out
     assert err.startswith("error: ")
     assert grid("release", "--json", "a1-5") == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "released"
+
+
+def test_an_address_is_said_to_be_declared_only(fake, grid, capsys):
+    made = {"name": "far", "total": {"cpu": 1}}
+    fake.answers["POST", "/nodes"] = {"nodes": [made]}
+    assert grid("node", "register", "far", "-c", "1", "--address", "10.9.9.9") == 0
+    assert "10.9.9.9 is declared only: nothing connects to it" in capsys.readouterr().err

@@ -1,22 +1,20 @@
 """`grid jobs`, `show`, `logs`, `cancel` and `why`, as people and scripts meet them."""
 
-import importlib
 import json
-import sys
+import re
 import threading
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
+import fake_api as samples
 from gridhand import Node, Request
-from gridhand.cli.why import ABOUT_ROOM
-from gridhand.core.ledger import Ledger
-from gridhand.core.placement import Snapshot, place
+from gridhand.cli.commands.why import ABOUT_ROOM
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
 
-sys.path.insert(0, str(Path(__file__).parent))
-samples = importlib.import_module("conftest")
 job, running, ended = samples.job, samples.running, samples.ended
 
 
@@ -78,6 +76,7 @@ def test_wishes_are_passed_on(fake, grid, capsys):
             ("state", "open"),
             ("owner", "bob"),
             ("limit", "5"),
+            ("fold", "1"),
         ]
     ]
     assert capsys.readouterr().out == "ID  NAME  OWNER  STATE  TIME  NODE  REASON\n"
@@ -86,11 +85,30 @@ def test_wishes_are_passed_on(fake, grid, capsys):
 def test_a_list_that_was_cut_short_says_so(fake, grid, capsys):
     fake.answers["GET", "/jobs"] = {"jobs": [job("2"), job("1")]}
     assert grid("jobs", "-a", "--limit", "2") == 0
-    assert capsys.readouterr().err == "grid: these are the newest 2; --limit shows more\n"
+    assert capsys.readouterr().err == "grid: showing the newest 2; use --limit to see more\n"
 
 
 def task(n, make=job, **facts):
     return make(f"17_{n}", array="17", array_index=n, **facts)
+
+
+def line(first, count=1, named=None, nodes=1, longest_s=10):
+    """A line of the controller: the first of some tasks that are alike."""
+    tasks = {"count": count, "named": named or first["id"], "nodes": nodes, "longest_s": longest_s}
+    return {**first, "tasks": tasks}
+
+
+@pytest.fixture
+def lines(fake):
+    lines = [
+        line(job("18", why="no room")),
+        line(task(6, why="no room"), 5, "17_[6-10]", 0, 0),
+        line(task(4, running), 2, "17_[4-5]", 2, 75),
+        line(task(3, ended, code=1)),
+        line(task(1, ended), 2, "17_[1-2]"),
+    ]
+    fake.answers["GET", "/jobs"] = {"jobs": lines}
+    return lines
 
 
 @pytest.fixture
@@ -108,8 +126,9 @@ def array(fake):
     return jobs
 
 
-def test_the_tasks_of_an_array_are_one_line_for_each_state(array, grid, capsys):
+def test_the_tasks_of_an_array_are_one_line_for_each_state(fake, lines, grid, capsys):
     assert grid("jobs", "-a") == 0
+    assert ("fold", "1") in fake.query("/jobs")[0]
     assert capsys.readouterr().out == (
         "ID         NAME  OWNER  STATE      TIME  NODE     REASON\n"
         "17_[1-2]   true  ann    succeeded  0:10  box      exit 0\n"
@@ -135,7 +154,7 @@ def test_scripts_get_each_task_for_itself(array, grid, capsys):
 def test_what_runs_is_listed_though_very_many_wait(fake, grid, capsys):
     def answer(_):
         states = [value for name, value in fake.query("/jobs")[-1] if name == "state"]
-        found = {"open": [job("9"), job("8")], "running": [running("2")]}
+        found = {"open": [line(job("9")), line(job("8"))], "running": [line(running("2"))]}
         return {"jobs": found.get(states[0], [])}
 
     fake.answers["GET", "/jobs"] = answer
@@ -145,17 +164,11 @@ def test_what_runs_is_listed_though_very_many_wait(fake, grid, capsys):
     assert "the newest 2" in err
 
 
-def test_an_array_that_has_just_ended_is_listed_whole(fake, grid, capsys):
-    tasks = [task(n, ended, ended_at=ago(60)) for n in range(300, 0, -1)]
-
-    def answer(_):
-        query = fake.query("/jobs")[-1]
-        limit = int(dict(query)["limit"])
-        return {"jobs": [] if ("state", "open") in query else tasks[:limit]}
-
-    fake.answers["GET", "/jobs"] = answer
+def test_only_what_ended_in_the_last_hour_is_asked_for(fake, grid, capsys):
+    fake.answers["GET", "/jobs"] = {"jobs": []}
     assert grid("jobs") == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("17_[1-300]  true")
+    query = dict(fake.query("/jobs")[-1])
+    assert time.time() - 3700 < float(query["since"]) < time.time() - 3500
 
 
 @pytest.mark.parametrize("arguments", [["--state", "asleep"], ["--limit", "0"], ["--zzz"]])
@@ -216,7 +229,7 @@ def test_show_of_one_that_waits(fake, grid, capsys):
     fake.answers["GET", "/jobs/17"] = job(why="no room")
     assert grid("show", "17") == 0
     out = capsys.readouterr().out
-    assert "State:     queued\nWhy:       no room\n" in out
+    assert "State:     queued\nWaiting:   no room\n" in out
     assert "Started" not in out
 
 
@@ -227,7 +240,7 @@ def test_show_as_json(fake, grid, capsys):
 
 
 def test_an_array_is_shown_as_its_tasks(fake, grid, capsys):
-    fake.answers["GET", "/jobs"] = {"jobs": [job("17_10", array="17"), job("17_2", array="17")]}
+    fake.answers["GET", "/jobs"] = {"jobs": [task(10), task(2)]}
     assert grid("show", "17") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ID", "17_2", "17_10"]
@@ -239,6 +252,27 @@ def test_an_unknown_job_is_an_error(fake, grid, capsys):
     for command in ("show", "logs", "cancel", "why"):
         assert grid(command, "99") == 125
         assert capsys.readouterr().err.startswith("error: there is no job")
+
+
+def test_a_job_that_waits_again_ran_for_as_long_as_its_last_attempt(fake, grid, capsys):
+    """As after `grid node remove --force`."""
+    times = {"started_at": "2026-01-02T03:04:06.000Z", "ended_at": "2026-01-02T03:04:16.000Z"}
+    lost = {"number": 1, "node": "box", "reason": "node_lost", **times}
+    found = job(started_at=times["started_at"], node="box", attempts=[lost], why="no room")
+    fake.answers["GET", "/jobs/17"] = found
+    assert grid("show", "17") == 0
+    assert re.search(r"Ran for: +0:10\n", capsys.readouterr().out)
+
+
+def test_show_and_why_name_the_dependency_that_failed_and_its_code(fake, grid, capsys):
+    after = [{"id": "5", "condition": "afterok"}]
+    found = job(state="cancelled", reason="dependency", after=after, phase="ended")
+    fake.answers["GET", "/jobs/17"] = found
+    fake.answers["GET", "/jobs/17/why"] = found | {"explanation": None, "holders": []}
+    fake.answers["GET", "/jobs/5"] = ended("5", 3)
+    for command in ("show", "why"):
+        assert grid(command, "17") == 0
+        assert "dependency failed: job 5 (exit 3)" in capsys.readouterr().out
 
 
 # ---- logs
@@ -312,9 +346,9 @@ def test_ctrl_c_leaves_the_job_alone(written, start):
 # ---- cancel
 
 CANCELS = {
-    "one that waited": (job(state="cancelled"), "job 17 is cancelled\n"),
-    "one that runs": (running(), "job 17 is being stopped on box\n"),
-    "one that is over": (ended(), "job 17 had ended: it is succeeded\n"),
+    "one that waited": (job(state="cancelled"), "cancelled job 17\n"),
+    "one that runs": (running(), "stopping job 17 on box\n"),
+    "one that is over": (ended(), "job 17 had already ended: succeeded\n"),
 }
 
 
@@ -330,17 +364,36 @@ def test_cancel_says_what_it_did(fake, grid, capsys, found, says):
 
 
 def test_of_several_the_others_are_cancelled_all_the_same(fake, grid, capsys):
-    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": [running("17_1"), running("17_2")]}
-    assert grid("cancel", "99", "17") == 125
+    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": [running("17")]}
+    fake.answers["POST", "/jobs/18/cancel"] = {"jobs": [running("18")]}
+    assert grid("cancel", "99", "17", "18") == 125
     out, err = capsys.readouterr()
-    assert out.count("is being stopped") == 2
+    assert out.count("stopping job") == 2
     assert err.startswith("error: there is no job")
+
+
+#    what it shows                    the first tasks                              how many    what is said
+ARRAYS = {
+    "some wait and some run":        ([task(1, running), task(2, state="cancelled")], (50_000, 2), "array 17: cancelled 49998 tasks, stopping 2 that run\n"),
+    "all wait":                      ([task(1, state="cancelled")] * 2,              (1000, 0),   "array 17: cancelled 1000 tasks\n"),
+    "all run":                       ([task(1, running)] * 2,                        (2, 2),      "array 17: stopping 2 that run\n"),
+    "all have ended":                ([task(1, ended)] * 2,                          (2, 0),      "array 17 had already ended\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "counts", "says"), ARRAYS.values(), ids=ARRAYS)
+def test_cancel_of_an_array_is_one_line(fake, grid, capsys, first, counts, says):
+    count, stopping = counts
+    answer = {"jobs": first, "count": count, "stopping": stopping}
+    fake.answers["POST", "/jobs/17/cancel"] = answer
+    assert grid("cancel", "17") == 0
+    assert capsys.readouterr().out == says
 
 
 # ---- why
 
 
-EXPLAINED = "cpu=1 does not fit now\nwho holds it:\n  a: job 9 of bob: cpu=1"
+EXPLAINED = "cpu=1 does not fit now\nheld by:\n  a: job 9 of bob: cpu=1"
 #    what it shows                              why                          explanation    what is said
 WHY = {
     "room is spoken of once":                  ("no room for cpu=1: a: …",    EXPLAINED,    f"job 17: {EXPLAINED}\n"),
@@ -367,9 +420,9 @@ def test_a_refusal_begins_as_it_is_looked_for():
 
 
 def test_why_an_array_waits_by_what_its_tasks_wait_for(fake, grid, capsys):
-    first = [task(n, why="no room for cpu=1") for n in (1, 3)]
+    first = [line(task(1, why="no room for cpu=1"), 2, "17_[1,3]")]
     later = [task(2, why="tries again in 3 s"), task(4, running), task(5, ended)]
-    fake.answers["GET", "/jobs"] = {"jobs": [*first, *later]}
+    fake.answers["GET", "/jobs"] = {"jobs": [*map(line, reversed(later)), *first]}
     for one in (*first, later[0]):
         explained = EXPLAINED if one in first else None
         fake.answers["GET", f"/jobs/{one['id']}/why"] = one | {"explanation": explained}
@@ -382,7 +435,10 @@ def test_why_an_array_waits_by_what_its_tasks_wait_for(fake, grid, capsys):
     assert grid("why", "17", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["states"] == {"queued": 3, "running": 1, "succeeded": 1}
-    assert [one["tasks"] for one in told["waiting"]] == [["17_1", "17_3"], ["17_2"]]
+    assert [(one["tasks"], one["named"]) for one in told["waiting"]] == [
+        (2, "17_[1,3]"),
+        (1, "17_2"),
+    ]
     assert told["waiting"][0]["explanation"] == EXPLAINED
     fake.answers["GET", "/jobs/@"] = first[0]
     assert grid("why", "@") == 0
@@ -390,7 +446,7 @@ def test_why_an_array_waits_by_what_its_tasks_wait_for(fake, grid, capsys):
 
 
 def test_an_array_with_very_many_reasons_is_asked_about_a_few(fake, grid, capsys):
-    tasks = [task(n, why=f"tries again in {n} s") for n in range(9)]
+    tasks = [line(task(n, why=f"tries again in {n} s")) for n in range(9)]
     fake.answers["GET", "/jobs"] = {"jobs": tasks}
     for one in tasks:
         fake.answers["GET", f"/jobs/{one['id']}/why"] = one | {"explanation": None}
@@ -416,14 +472,14 @@ def test_where_work_would_go(fake, grid, capsys):
 @pytest.mark.parametrize("arguments", [[], ["17", "-c", "1"]])
 def test_why_needs_the_one_or_the_other(fake, grid, capsys, arguments):
     assert grid("why", *arguments) == 125
-    assert "ID of a job, or what" in capsys.readouterr().err
+    assert "ID of a job or a request" in capsys.readouterr().err
 
 
 def test_the_last_job_is_the_whole_array_if_it_is_part_of_one(fake, grid, capsys):
     tasks = [job("17_1", array="17"), job("17_2", array="17")]
     fake.answers["GET", "/jobs/@"] = tasks[1]
     fake.answers["GET", "/jobs"] = {"jobs": tasks}
-    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": tasks}
+    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": tasks, "count": 2, "stopping": 0}
     assert grid("show", "--json", "@") == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["17_1", "17_2"]
     assert grid("cancel", "--json", "@") == 0

@@ -1,6 +1,5 @@
 """`grid run`, against a controller that says what it is told to."""
 
-import importlib
 import json
 import os
 import pty
@@ -9,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-samples = importlib.import_module("conftest")
+import fake_api as samples
+
 job, running, ended = samples.job, samples.running, samples.ended
 
 
@@ -92,7 +90,7 @@ WRONG = {
     "a grace that is none":         (["--grace", "soon", "x"],        "--grace: 'soon'"),
     "a resource without an amount": (["-r", "fpga", "x"],             "'fpga' is not NAME=VALUE"),
     "a resource twice":             (["-r", "f=1", "-r", "f=2", "x"], "'f' is given twice"),
-    "a core twice":                 (["-c", "1", "-r", "cpu=2", "x"], "cpu is asked for twice"),
+    "a core twice":                 (["-c", "1", "-r", "cpu=2", "x"], "cpu is given twice"),
     "a strange dependency":         (["--after", "behind:5", "x"],    "'behind:5' is not an id"),
     "a number that is none":        (["--retries", "-1", "x"],        "--retries"),
 }  # fmt: skip
@@ -109,13 +107,13 @@ def test_what_is_wrong_is_said_before_anything_is_sent(fake, grid, capfd, argume
 
 def test_what_the_controller_refuses_is_said_in_its_words(fake, grid, capfd):
     problem = {
-        "detail": "memory: 'x' is not allowed",
+        "detail": "memory: 'x' is not valid",
         "code": "invalid_amount",
-        "hint": "Give 4GB.",
+        "hint": "Use 4GB.",
     }
     fake.answers["POST", "/jobs"] = (422, problem)
     assert grid("run", "--mem", "x", "true") == 125
-    assert capfd.readouterr().err == "error: memory: 'x' is not allowed\nhint: Give 4GB.\n"
+    assert capfd.readouterr().err == "error: memory: 'x' is not valid\nhint: Use 4GB.\n"
 
 
 def unstarted(message, **facts):
@@ -126,14 +124,15 @@ def unstarted(message, **facts):
 CANCELLED = {"state": "cancelled", "reason": "cancelled", "exit_code": None}
 #    what it shows                                  how it ended                                                                  code  stderr
 ENDS = {
-    "a signal is 128 and its number":              (ended(state="failed", reason="signal", signal=9, exit_code=137),                     137,  "grid: job 17: ended by SIGKILL\n"),
+    "a signal is 128 and its number":              (ended(state="failed", reason="signal", signal=9, exit_code=137),                     137,  "grid: job 17: killed by SIGKILL\n"),
     "out of memory is said":                       (ended(state="failed", reason="oom", exit_code=137, message="it used 5 GB of 4 GB"),  137,  "grid: job 17: it used 5 GB of 4 GB\n"),
-    "a time-out is said, and is not 0":            (ended(state="failed", reason="timeout", exit_code=0),                                125,  "grid: job 17: it took longer than its time limit\n"),
+    "a time-out is said, and is not 0":            (ended(state="failed", reason="timeout", exit_code=0),                                124,  "grid: job 17: killed: time limit exceeded\n"),
+    "a time-out has one code":                     (ended(state="failed", reason="timeout", exit_code=143, signal=15),                   124,  "grid: job 17: killed: time limit exceeded\n"),
     "a command that is not there":                 (unstarted("there is no command 'x' on the job's PATH (/bin)", exit_code=127),        127,  "grid: job 17: there is no command 'x' on the job's PATH (/bin)\n"),
     "a machine that is full":                      (unstarted("cannot start '/x': Cannot allocate memory"),                              125,  "grid: job 17: cannot start '/x': Cannot allocate memory\n"),
     "a folder that is not there":                  (unstarted("cannot enter the working folder '/y': No such file or directory"),        125,  "grid: job 17: cannot enter the working folder '/y': No such file or directory\n"),
     "a start that comes with a code":              (unstarted("it is gone", exit_code=127),                                              127,  "grid: job 17: it is gone\n"),
-    "a lost one":                                  (ended(state="lost", reason="agent_lost", exit_code=None),                            125,  "grid: job 17: its exit status is unknown: what ran it on the node died\n"),
+    "a lost one":                                  (ended(state="lost", reason="agent_lost", exit_code=None),                            125,  "grid: job 17: exit status unknown: the starter on its node died\n"),
     "one that others cancelled":                   (ended(**CANCELLED),                                                                  125,  "grid: job 17: cancelled\n"),
     "its own code needs no words":                 (ended(code=3),                                                                       3,    ""),
 }  # fmt: skip
@@ -144,6 +143,30 @@ def test_how_it_ends(fake, grid, capfd, how, code, says):
     quick(fake, how=how)
     assert grid("run", "x") == code
     assert capfd.readouterr() == ("", says)
+
+
+def after(*conditions):
+    cancelled = {"state": "cancelled", "reason": "dependency", "exit_code": None}
+    return ended(after=[{"condition": word, "id": id} for word, id in conditions], **cancelled)
+
+
+#    what it shows                          how it ended                                    stderr
+DEPENDENCIES = {
+    "the one that failed is named":        (after(("afterany", "8"), ("afterok", "9")),     "dependency failed: job 9 (exit 1)"),
+    "one that should have failed":         (after(("afternotok", "8"),),                    "dependency failed: job 8 succeeded"),
+    "one that is forgotten is not named":  (after(("afterok", "7"),),                       "dependency failed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "says"), DEPENDENCIES.values(), ids=DEPENDENCIES)
+def test_the_dependency_that_failed_is_named(fake, grid, capfd, how, says):
+    fake.answers["GET", "/jobs/8"] = ended("8")
+    fake.answers["GET", "/jobs/9"] = ended("9", code=1)
+    fake.answers["GET", "/jobs/7"] = (404, {"detail": "there is no job '7'", "code": "unknown_job"})
+    fake.answers["GET", "/jobs"] = {"jobs": []}
+    quick(fake, how=how)
+    assert grid("run", "x") == 125
+    assert capfd.readouterr() == ("", f"grid: job 17: {says}\n")
 
 
 def test_quiet_says_nothing_of_that(fake, grid, capfd):
@@ -160,7 +183,7 @@ def test_detached_prints_the_id_alone(fake, grid, capfd):
     assert grid("run", "--detach", "sleep", "9") == 0
     out, err = capfd.readouterr()
     assert out == "17\n"
-    assert err == "grid: submitted job 17; `grid logs -f 17` follows\n"
+    assert err == "grid: submitted job 17; follow it with `grid logs -f 17`\n"
     assert fake.body("POST", "/jobs")["detached"] is True
     assert "stdin" not in fake.body("POST", "/jobs")
 
@@ -235,24 +258,36 @@ def test_a_session_that_is_lost_is_taken_up_again(fake, start):
     over.set()
     assert process.wait(timeout=20) == 0
     again = [body for _, path, _, body in fake.asked if path == "/sessions"][1]
-    assert again == {"session": samples.SESSION, "jobs": ["17_1", "17_2"]}
+    assert again == {"session": samples.SESSION, "held": [], "jobs": ["17_1", "17_2"]}
 
 
-def test_ctrl_c_reaches_every_task_that_runs(fake, start):
+def test_ctrl_c_ends_the_whole_array(fake, start):
     array(fake, 0, 0)
     over = threading.Event()
-    tasks = [running(f"17_{n}", array="17") for n in (1, 2)]
-    fake.follows(
-        state(tasks[0]), ("stdout", b"here\n"), over.wait, end(ended("17_1", 9)), id="17_1"
-    )
-    fake.answers["GET", "/jobs"] = {"jobs": tasks}
-    fake.answers["POST", "/jobs/17_1/signal"] = {"sent": True}
-    fake.answers["POST", "/jobs/17_2/signal"] = lambda _: over.set() or {"sent": True}
+    first = running("17_1", array="17")
+    fake.follows(state(first), ("stdout", b"here\n"), over.wait, end(ended("17_1", 9)), id="17_1")
+    fake.answers["POST", "/jobs/17/cancel"] = lambda _: over.set() or {"jobs": [first]}
     process = start("run", "-a", "1-2", "x")
     assert process.stdout.readline() == b"here\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 9
-    assert ("array", "17") in fake.query("/jobs")[-1]
+    assert b"cancelling array 17" in process.stderr.read()
+    assert not [path for path in fake.calls() if path.endswith("/signal")]
+
+
+def test_an_array_is_followed_to_its_last_task_though_the_reply_has_only_the_first(
+    fake, grid, capfd
+):
+    array(fake, 0, 0, 5)
+    fake.answers["POST", "/jobs"]["jobs"] = fake.answers["POST", "/jobs"]["jobs"][:1]
+    assert grid("run", "-a", "1-3", "x") == 5
+    assert capfd.readouterr().out == "task 1\ntask 2\ntask 3\n"
+    assert fake.body("POST", f"/sessions/{samples.SESSION}/jobs") == {
+        "jobs": ["17_1", "17_2", "17_3"]
+    }
+    fake.answers["POST", "/jobs"]["jobs"] = fake.answers["POST", "/jobs"]["jobs"][:1]
+    assert grid("run", "-d", "-a", "1-3", "x") == 0
+    assert "array 17 (3 tasks)" in capfd.readouterr().err
 
 
 def test_a_detached_array_prints_its_id(fake, grid, capfd):
@@ -334,7 +369,7 @@ def test_the_first_ctrl_c_is_passed_on(fake, start):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20) == (
         b"",
-        b"grid: passed the interrupt on to job 17; once more cancels it\n",
+        b"grid: sent Ctrl-C to job 17; press again to cancel it\n",
     )
     assert process.returncode == 130
     assert fake.body("POST", "/jobs/17/signal") == {"signal": 2}
@@ -348,7 +383,7 @@ def test_the_second_cancels(fake, start):
     process = start("run", "x")
     assert process.stdout.readline() == b"here\n"
     process.send_signal(signal.SIGINT)
-    assert b"passed the interrupt on" in process.stderr.readline()
+    assert b"sent Ctrl-C" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert err == b"grid: cancelling job 17\ngrid: job 17: cancelled\n"
@@ -523,7 +558,12 @@ def test_what_is_ignored_stays_ignored(fake, start):
     assert process.stdout.readline() == b"here\n"
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGINT)
-    assert b"passed the interrupt on" in process.stderr.readline()
+    assert b"sent Ctrl-C" in process.stderr.readline()
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.3)
+    process.send_signal(signal.SIGINT)
+    assert b"cancelling" in process.stderr.readline()
 
 
 BACKGROUND = """
@@ -552,7 +592,10 @@ def test_output_that_was_missed_is_no_success(fake, grid, capfdbinary):
     assert grid("run", "true") == 125
     out, err = capfdbinary.readouterr()
     assert out == b"a"
-    assert b"9 bytes are missing; -o FILE keeps all of it" in err
+    assert (
+        b"9 bytes of output are missing: it wrote faster than they were read; -o FILE keeps all of it"
+        in err
+    )
 
 
 def test_what_goes_to_a_file_of_its_own_is_not_missed(fake, grid, tmp_path):
@@ -571,3 +614,57 @@ def test_who_says_for_what_to_retry_gets_a_retry(fake, grid):
     quick(fake)
     assert grid("run", "--retry-on", "75", "true") == 0
     assert fake.body("POST", "/jobs")["retries"] == 1
+
+
+@pytest.mark.parametrize("given", ["-1", "x", "0"])
+def test_a_grace_that_makes_no_sense_is_explained_in_its_own_unit(fake, grid, capsys, given):
+    assert grid("run", "--grace", given, "x") == 125
+    out = capsys.readouterr().err
+    assert f"--grace: {given!r}" in out
+    assert "30 (seconds)" in out
+    assert "minutes" not in out
+
+
+# ---- warnings
+
+
+def test_what_the_controller_warns_of_is_said_at_every_job(fake, grid, capfd):
+    """Row 98."""
+    fake.submits(job())
+    fake.answers["POST", "/jobs"]["warnings"] = ["cores may be given out twice"]
+    fake.follows(end(ended()))
+    for words in (["run", "x"], ["run", "-d", "x"]):
+        assert grid(*words) == 0
+        assert "grid: warning: cores may be given out twice\n" in capfd.readouterr().err
+    assert grid("run", "-q", "x") == 0
+    assert capfd.readouterr().err == ""
+
+
+#    what it shows                                    the outer job                                    said
+OUTER = {
+    "both do not fit":                               (running("5", request={"cpu": 8}),                True),
+    "both fit":                                      (running("5", request={"cpu": 2}),                False),
+    "the outer one is on another node":              (running("5", request={"cpu": 8}, node="other"),  False),
+    "the outer one has ended":                       (ended("5", request={"cpu": 8}),                  False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("outer", "said"), OUTER.values(), ids=OUTER)
+def test_a_job_that_waits_for_the_job_it_is_in_is_told_so(
+    fake, grid, capfd, monkeypatch, outer, said
+):
+    monkeypatch.setenv("GRIDHAND_JOB_ID", "5")
+    fake.submits(job(request={"cpu": 1}))
+    fake.follows(end(ended()))
+    fake.answers["GET", "/jobs/5"] = outer
+    fake.answers["GET", "/nodes"] = {"nodes": [samples.node()]}
+    assert grid("run", "x") == 0
+    assert ("job 17 waits for job 5, in which it was submitted" in capfd.readouterr().err) == said
+
+
+def test_a_job_inside_a_job_of_another_controller_is_not_judged(fake, grid, capfd, monkeypatch):
+    monkeypatch.setenv("GRIDHAND_JOB_ID", "5")
+    fake.submits(job())
+    fake.follows(end(ended()))
+    assert grid("run", "x") == 0
+    assert capfd.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from types import ModuleType
 import pytest
 
 from gridhand import Grid
-from gridhand.cli import doctor, machine
+from gridhand.cli.commands import doctor, serve
+from gridhand.cli.support import machine_checks
+from gridhand.controller.local_controller import StartOptions
 from gridhand.home import Home
+from gridhand.posix import procfs
 
 
 def home():
@@ -23,11 +27,68 @@ def home():
 
 def test_serve_passes_everything_on(grid, monkeypatch):
     told = []
-    module = ModuleType("gridhand.api.serving")
-    module.serve = lambda home, **given: told.append((home.folder, given)) or 3
-    monkeypatch.setitem(sys.modules, "gridhand.api.serving", module)
-    assert grid("serve", "--store", "sqlite:////s", "--ready-fd", "7", "--new-cluster") == 3
-    assert told == [(home(), {"store": "sqlite:////s", "ready_fd": 7, "new_cluster": True})]
+    module = ModuleType("gridhand.api.http_server")
+    module.serve = lambda home, *given, **more: told.append((home.folder, *given, more)) or 3
+    monkeypatch.setitem(sys.modules, "gridhand.api.http_server", module)
+    words = ("--store", "sqlite:////s", "--new-cluster", "--virtual-node", "a:cpu=4,memory=2GB",
+             "--config", "/lab.yaml")  # fmt: skip
+    assert grid("serve", "--ready-fd", "7", *words) == 3
+    nodes = {"a": "cpu=4 memory=2GB"}
+    start = StartOptions("sqlite:////s", "/lab.yaml", new_cluster=True, virtual_nodes=nodes)
+    assert told == [(home(), start, {"ready_fd": 7})]
+    assert not os.path.exists(Home(home()).nodes), "written before the controller has started"
+
+
+class Executed(BaseException):
+    """The process would have become another one."""
+
+
+@pytest.mark.parametrize("words", [["--store", "URL"], ["--store=URL"]])
+def test_a_password_does_not_stay_among_the_arguments(grid, monkeypatch, words):
+    """Others can read those of a process, and not its variables."""
+    url = "postgresql://ann:geheim@db/grid"
+    words = [word.replace("URL", url) for word in words]
+
+    def execute(_, argv):
+        raise Executed(argv)
+
+    monkeypatch.setattr(os, "execv", execute)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "x", "serve", *words, "--new-cluster"])
+    monkeypatch.setenv("GRIDHAND_STORE", "")  # so that it is put back at the end
+    with pytest.raises(Executed) as caught:
+        grid("serve", *words, "--new-cluster")
+    assert caught.value.args == ([sys.executable, "-m", "x", "serve", "--new-cluster"],)
+    assert os.environ["GRIDHAND_STORE"] == url
+
+
+def test_the_store_may_be_a_variable_which_nobody_inherits(grid, monkeypatch):
+    told = []
+    module = ModuleType("gridhand.api.http_server")
+    module.serve = lambda _, start, **more: told.append((start.store, dict(os.environ))) or 0
+    monkeypatch.setitem(sys.modules, "gridhand.api.http_server", module)
+    monkeypatch.setenv("GRIDHAND_STORE", "postgresql://ann:geheim@db/grid")
+    assert grid("serve") == 0
+    [(store, environment)] = told
+    assert store == "postgresql://ann:geheim@db/grid"
+    assert "GRIDHAND_STORE" not in environment
+
+
+def test_the_configuration_file_is_the_one_of_the_environment_or_of_the_folder(
+    grid, monkeypatch, tmp_path
+):
+    told = []
+    module = ModuleType("gridhand.api.http_server")
+    module.serve = lambda _, start, **more: told.append(start.config) or 0
+    monkeypatch.setitem(sys.modules, "gridhand.api.http_server", module)
+    monkeypatch.chdir(tmp_path)
+    assert grid("serve") == 0
+    (tmp_path / "cluster_config.yaml").write_text("name: lab")
+    assert grid("serve") == 0
+    monkeypatch.setenv("GRIDHAND_CONFIG", "lab.yaml")
+    assert grid("serve") == 0
+    assert grid("serve", "--config", "/other.yaml") == 0
+    here = str(tmp_path)
+    assert told == [None, f"{here}/cluster_config.yaml", f"{here}/lab.yaml", "/other.yaml"]
 
 
 @pytest.fixture
@@ -75,10 +136,30 @@ def test_stop_refuses_while_jobs_run(fake, grid, capsys):
 
 def test_there_is_nothing_to_stop(grid, capsys):
     assert grid("stop") == 0
-    assert capsys.readouterr().out == "no controller runs here\n"
+    assert capsys.readouterr().out == "no controller is running\n"
     assert grid("stop", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"stopped": False, "pid": None}
     assert not os.path.exists(home())
+
+
+def sign(name, pid):
+    """Make the lock file of a controller, agent or starter that this process could hold."""
+    path = os.path.join(home(), name)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path, "w") as file:
+        file.write(f"{pid} {procfs.read_process(pid).start}\n")
+
+
+def test_stop_finds_a_controller_without_a_socket(grid, capsys, process, monkeypatch):
+    """Row 92: only a signal reaches it, and that keeps jobs."""
+    monkeypatch.setattr(serve, "_SOCKET_S", 0)
+    sign("controller.lock", process.pid)
+    assert grid("stop") == 125
+    assert f"(pid {process.pid}) runs" in capsys.readouterr().err
+    assert process.poll() is None
+    assert grid("stop", "--keep-jobs") == 0
+    assert f"stopped the controller (pid {process.pid})" in capsys.readouterr().out
+    assert process.wait() == -signal.SIGTERM
 
 
 # ---- service
@@ -118,7 +199,10 @@ def test_the_unit_is_written_and_started(systemd, grid, capsys):
 
 def test_a_controller_that_runs_already_is_named(systemd, fake, grid, capsys):
     assert grid("service", "install") == 0
-    assert "a controller runs (pid 4242): `grid stop --keep-jobs`" in capsys.readouterr().out
+    assert (
+        "a controller is running (pid 4242); stop it with `grid stop --keep-jobs`"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_unit_is_removed(systemd, grid, capsys):
@@ -134,17 +218,20 @@ def test_the_unit_is_removed(systemd, grid, capsys):
 
 def test_without_systemd_it_says_what_was_not_done(systemd, grid, capsys):
     (systemd / "bin" / "systemctl").unlink()
-    assert grid("service", "install") == 0
+    assert grid("service", "install") == 125
     assert (
-        "systemd is not here: `systemctl --user daemon-reload` was not run"
+        "systemctl not found: `systemctl --user daemon-reload` was not run"
         in capsys.readouterr().out
     )
 
 
 def test_what_systemd_refuses_is_told(systemd, grid, capsys):
     (systemd / "bin" / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
-    assert grid("service", "install") == 0
-    assert "`systemctl --user daemon-reload` failed: no bus" in capsys.readouterr().out
+    assert grid("service", "install") == 125
+    out, err = capsys.readouterr()
+    assert "`systemctl --user daemon-reload` failed: no bus" in out
+    assert err.startswith("error: the service was not started\nhint: ")
+    assert "enable-linger" not in out
 
 
 def test_strange_paths_are_quoted_as_systemd_reads_them(systemd, grid, capsys, monkeypatch):
@@ -209,15 +296,15 @@ def test_doctor_as_json(grid, capsys):
 def test_an_open_home_must_be_mended(grid, capsys):
     os.makedirs(home(), mode=0o755)
     assert grid("doctor") == 1
-    assert f"Run `chmod 700 {home()}`." in capsys.readouterr().out
+    assert f"Close it with `chmod 700 {home()}`." in capsys.readouterr().out
 
 
 def test_a_full_disk_is_found(monkeypatch):
     room = os.statvfs("/")
     full = type("Room", (), {"f_bavail": 0, "f_frsize": 1, "f_files": 9, "f_favail": 0})
-    monkeypatch.setattr(machine.os, "statvfs", lambda _: full)
+    monkeypatch.setattr(machine_checks.os, "statvfs", lambda _: full)
     assert found("disk")[1] == "fail"
-    monkeypatch.setattr(machine.os, "statvfs", lambda _: room)
+    monkeypatch.setattr(machine_checks.os, "statvfs", lambda _: room)
     assert found("disk")[1] != "fail"
 
 
@@ -227,7 +314,7 @@ def test_the_fault_of_sqlite_is_told_and_is_nothing_to_mend(monkeypatch, version
     [one], level = found("sqlite")
     assert (level, one.hint) == ("ok", "")
     assert sqlite3.sqlite_version in one.text
-    assert ("rare fault" in one.text) == told
+    assert ("rare bug" in one.text) == told
 
 
 def test_a_controller_of_another_version(fake, capsys):
@@ -251,15 +338,30 @@ def test_the_last_words_of_a_controller_that_is_gone():
     assert "the store is damaged" in one.text
 
 
-def test_a_socket_that_was_left_behind():
+def test_a_controller_without_a_socket_is_found():
+    """Row 92."""
+    sign("controller.lock", os.getpid())
+    [one], level = found("controller")
+    assert level == "fail"
+    assert f"pid {os.getpid()} runs" in one.text
+
+
+@pytest.mark.parametrize("what", ["agent", "starter"])
+def test_an_agent_or_starter_without_a_socket_is_found(what):
+    """Row 92: a socket that was left behind is nobody's."""
     import socket
 
-    os.makedirs(f"{home()}/agent", mode=0o700)
+    os.makedirs(f"{home()}/{what}", mode=0o700)
     with socket.socket(socket.AF_UNIX) as one:
-        one.bind(f"{home()}/agent/socket")
-        assert found("agent")[1] == "warn"
+        one.bind(f"{home()}/{what}/socket")
+        [finding], level = found(what)
+        assert (finding.text[:11], level) == ("not running", "ok")
+        sign(f"{what}/lock", os.getpid())
+        [finding], level = found(what)
+        assert level == "warn"
+        assert f"pid {os.getpid()} runs" in finding.text
         one.listen()
-        assert found("agent")[1] == "ok"
+        assert found(what)[1] == "ok"
 
 
 def test_a_long_path_is_no_problem(tmp_path):
@@ -269,8 +371,8 @@ def test_a_long_path_is_no_problem(tmp_path):
 
 
 def test_what_cannot_be_looked_at_is_told(monkeypatch):
-    monkeypatch.setattr(doctor, "_LOOKS", (machine.look_at_limits,))
-    monkeypatch.setattr(machine, "_own_cgroup", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "_CHECKS", (machine_checks.check_limits,))
+    monkeypatch.setattr(machine_checks, "_own_cgroup", lambda: 1 / 0)
     [one] = doctor.findings(Home(home()))
     assert (one.what, one.level) == ("limits", "warn")
     assert "division by zero" in one.text
@@ -286,7 +388,7 @@ CGROUPS = {
 
 @pytest.mark.parametrize(("kind", "level"), CGROUPS.values(), ids=CGROUPS)
 def test_whether_limits_are_enforced(monkeypatch, tmp_path, kind, level):
-    monkeypatch.setattr(machine, "_own_cgroup", lambda: (kind, str(tmp_path)))
+    monkeypatch.setattr(machine_checks, "_own_cgroup", lambda: (kind, str(tmp_path)))
     assert found("limits")[1] == level
     if kind == "v2":
         (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")

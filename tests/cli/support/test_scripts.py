@@ -1,15 +1,13 @@
 """Scripts that say in their head what they need, and `--dry-run`."""
 
-import importlib
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-samples = importlib.import_module("conftest")
+import fake_api as samples
+
 job, running, ended = samples.job, samples.running, samples.ended
 
 
@@ -96,6 +94,40 @@ def test_an_interpreter_may_have_an_option(sent):
     assert sent("./it")["command"] == ["/usr/bin/env", "-S python3 -u", "./it"]
 
 
+#    what it shows                                  the file                                     mode   the words      the command that is sent
+AS_SBATCH = {
+    "a script that is not executable":             ("#!/bin/bash\necho hi\n",                   0o644, ["p.sh", "x"],  ["/bin/bash", "./p.sh", "x"]),
+    "the same by its path":                        ("#!/bin/bash\necho hi\n",                   0o644, ["./p.sh"],     ["/bin/bash", "./p.sh"]),
+    "an executable one in this folder":            ("#!/bin/bash\necho hi\n",                   0o755, ["p.sh"],       ["./p.sh"]),
+    "options and no interpreter":                  ("#SBATCH -c 1\necho hi\n",                  0o644, ["p.sh"],       ["/bin/sh", "./p.sh"]),
+    "an executable one without an interpreter":    ("#SBATCH -c 1\necho hi\n",                  0o755, ["p.sh"],       ["/bin/sh", "./p.sh"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "mode", "words", "command"), AS_SBATCH.values(), ids=AS_SBATCH)
+def test_any_script_runs_as_sbatch_runs_it(sent, text, mode, words, command):
+    Path("p.sh").write_text(text)
+    Path("p.sh").chmod(mode)
+    assert sent(*words)["command"] == command
+
+
+def test_options_of_slurm_are_translated_and_the_others_are_named(sent, capsys):
+    script(
+        "#SBATCH --job-name=big -c 4 --mem=8G\n#SBATCH -t 1:00:00 --gres=gpu:a100:2 -N 1\n"
+        "#SBATCH --partition debug --exclusive --mail-user=ann@example.org\n#SBATCH -o out-%j\n"
+    )
+    found = sent("./train.sh")
+    assert found["request"] == {"cpu": "4", "memory": "8G", "gpu": "2", "gpu_model": "a100"}
+    assert (found["name"], found["time_limit_s"]) == ("big", 3600)
+    assert found["stdout"].endswith("/out-%j")
+    assert capsys.readouterr().err == (
+        "grid: ./train.sh: ignored #SBATCH options:"
+        " --partition=debug --exclusive --mail-user=ann@example.org\n"
+    )
+    sent("-q", "./train.sh")
+    assert capsys.readouterr().err == ""
+
+
 #    what it shows                          how the file is made                                              the words
 PLAIN = {
     "no such lines":                       (lambda: script("echo hi\n"),                                     ["./train.sh"]),
@@ -127,12 +159,12 @@ def test_a_command_on_the_path_is_not_taken_for_a_file_in_this_folder(sent, monk
 
 #    what it shows                 the head                       what is said
 WRONG = {
-    "an option there is not":     ("#GRID --gpu 1\n",            "the #GRID lines of ./train.sh: No such option '--gpu'"),
+    "an option there is not":     ("#GRID --gpu 1\n",            "the #GRID or #SBATCH lines of ./train.sh: No such option '--gpu'"),
     "a value that is none":       ("#GRID --retries x\n",        "'x' is not a valid integer"),
-    "a command":                  ("#GRID -c 2 python\n",        "options with their values, and nothing else"),
-    "two dashes":                 ("#GRID -c 2 --\n",            "options with their values, and nothing else"),
+    "a command":                  ("#GRID -c 2 python\n",        "only options and their values are allowed"),
+    "two dashes":                 ("#GRID -c 2 --\n",            "only options and their values are allowed"),
     "an open quote":              ("#\n#GRID -J 'a\n",           "line 3: No closing quotation"),
-    "an option without a value":  ("#GRID -c\n",                 "the #GRID lines of ./train.sh"),
+    "an option without a value":  ("#GRID -c\n",                 "the #GRID or #SBATCH lines of ./train.sh"),
 }  # fmt: skip
 
 
@@ -153,10 +185,10 @@ PLAN = {"starts": True, "node": "box", "gpus": [], "why": None, "holders": []}
 WAITS = {**PLAN, "starts": False, "node": None, "why": "cpu=9 does not fit now"}
 #    what it shows             the plan                            arguments        code   what is said
 PLANS = {
-    "it would start":         (PLAN,                               [],              0,     "it would start now on box\n"),
-    "with devices":           ({**PLAN, "gpus": ["G-1", "G-2"]},   [],              0,     "it would start now on box (devices G-1, G-2)\n"),
-    "it would wait":          (WAITS,                              [],              1,     "it would wait: cpu=9 does not fit now\n"),
-    "of an array the first":  (PLAN,                               ["-a", "1-9"],   0,     "the first of its tasks would start now on box\n"),
+    "it would start":         (PLAN,                               [],              0,     "the job would start now on box\n"),
+    "with devices":           ({**PLAN, "gpus": ["G-1", "G-2"]},   [],              0,     "the job would start now on box (GPUs G-1, G-2)\n"),
+    "it would wait":          (WAITS,                              [],              1,     "the job would wait: cpu=9 does not fit now\n"),
+    "of an array the first":  (PLAN,                               ["-a", "1-9"],   0,     "the first task would start now on box\n"),
 }  # fmt: skip
 
 

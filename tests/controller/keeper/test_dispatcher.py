@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-from job_desk import START
 
 from gridhand import (
     InvalidDependency,
@@ -15,30 +14,37 @@ from gridhand import (
     StoreUnavailable,
     UnknownJob,
 )
-from gridhand.controller.commands import MoveOne, Register, SetDraining, SetHealth, Unregister
-from gridhand.controller.job_commands import (
+from gridhand.core.errors import OutcomeUnknown
+from gridhand.core.jobs.job import After, AttemptEnd, Condition, JobState, Reason
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.jobs.spec import Priority
+from gridhand.core.model.nodes import Health
+from gridhand.core.observations import NoteExit, NoteSpawned, Spawned
+from gridhand.core.operations import (
     Cancel,
     EndAttempts,
     Ended,
-    Stop,
-    note_spawned,
+    GetStatus,
+    ListEvents,
+    MoveAllocation,
+    Register,
+    SetDraining,
+    SetHealth,
+    Unregister,
 )
-from gridhand.core.errors import OutcomeUnknown
-from gridhand.core.jobs import After, Condition, End, JobState, Reason
-from gridhand.core.nodes import Health
-from gridhand.core.retries import RetryPolicy
-from gridhand.core.work import Priority
+from job_desk import START
+from until import until
 
 
 def test_a_job_with_room_is_written_and_started_in_one_transaction(desk):
     desk.nodes(a=2)
-    before = desk.ask(desk.backend.events(0, 1000))
+    before = desk.ask(ListEvents(0, 1000))
     id = desk.submit()
     assert id == "1"
     job = desk.job(id)
     assert job.state is JobState.RUNNING
     assert job.attempt.node == "a"
-    events = desk.ask(desk.backend.events(before[-1].number, 1000))
+    events = desk.ask(ListEvents(before[-1].number, 1000))
     assert [event.kind for event in events] == [
         "job.submitted",
         "allocation.active",
@@ -56,7 +62,7 @@ def test_an_end_gives_back_and_starts_the_next_in_the_same_transaction(desk):
     assert desk.end(first, code=3) == [first]
     assert desk.job(first).attempts[-1].exit_code == 3
     assert (desk.state(first), desk.state(second)) == (JobState.FAILED, JobState.RUNNING)
-    (status,) = desk.ask(desk.backend.status()).nodes
+    (status,) = desk.ask(GetStatus()).nodes
     assert len(status.allocations) == 1
 
 
@@ -64,9 +70,9 @@ def test_the_same_end_twice_or_of_another_attempt_changes_nothing(desk):
     desk.nodes(a=2)
     id = desk.submit()
     attempt = desk.job(id).attempt
-    how = End(1, attempt.allocation, Reason.EXIT, 0)
-    late = End(2, attempt.allocation, Reason.EXIT, 1)
-    strange = End(1, "a9-9", Reason.EXIT, 1)
+    how = AttemptEnd(1, attempt.allocation, Reason.EXIT, 0)
+    late = AttemptEnd(2, attempt.allocation, Reason.EXIT, 1)
+    strange = AttemptEnd(1, "a9-9", Reason.EXIT, 1)
     ask = lambda *all: desk.ask(EndAttempts("gridhand", ended=tuple(Ended(id, one) for one in all)))  # noqa: E731
     assert ask(late, strange) == []
     assert ask(how, how) == [id]
@@ -110,7 +116,7 @@ def test_only_the_owner_may_cancel_and_nobody_releases_what_a_job_holds(desk):
         desk.ask(Cancel("bob", ids=(id,)))
     held = desk.job(id).attempt.allocation
     with pytest.raises(MoveRefused, match="job 1 holds it"):
-        desk.ask(MoveOne("ann", id=held))
+        desk.ask(MoveAllocation("ann", id=held))
     assert desk.state(id) is JobState.RUNNING
 
 
@@ -170,11 +176,11 @@ def test_a_retry_waits_its_time_and_asks_for_more_after_running_out_of_memory(de
     job = desk.job(id)
     assert job.state is JobState.QUEUED
     assert job.request.amounts["memory"] == 1_200_000_000
-    assert "tries again in" in desk.why(id)
+    assert "retries in" in desk.why(id)
     desk.clock.ms += 5001
     desk.nodes(b=1)  # anything that wakes the keeper
     assert desk.job(id).attempt.number == 2
-    assert desk.ask(desk.backend.status()).allocated["memory"] == 1_200_000_000
+    assert desk.ask(GetStatus()).allocated["memory"] == 1_200_000_000
 
 
 def test_a_node_that_is_lost_requeues_its_jobs_once_and_frees_it_once(desk):
@@ -185,8 +191,10 @@ def test_a_node_that_is_lost_requeues_its_jobs_once_and_frees_it_once(desk):
     assert (job.state, job.attempts[0].reason) == (JobState.QUEUED, Reason.NODE_LOST)
     assert desk.state(two) is JobState.RUNNING
     desk.ask(SetHealth("ann", name="a", health=Health.UP))
+    assert desk.state(one) is JobState.QUEUED  # its first attempt may still have processes there
+    desk.ask(NoteExit(((one, 1),)))
     assert desk.job(one).attempt.number == 2
-    stale = End(1, job.attempts[0].allocation, Reason.EXIT, 0)
+    stale = AttemptEnd(1, job.attempts[0].allocation, Reason.EXIT, 0)
     assert desk.ask(EndAttempts("gridhand", ended=(Ended(one, stale),))) == []
 
 
@@ -199,25 +207,48 @@ def test_a_node_that_comes_or_resumes_starts_what_waits(desk):
     assert desk.state(id) is JobState.RUNNING
 
 
-def test_stopping_for_another_reason_lets_it_come_back(desk):
-    desk.nodes(a=1)
-    id = desk.submit()
-    assert desk.ask(Stop("gridhand", stops=((id, 1), ("9", 1)), reason=Reason.PREEMPTED)) == [id]
-    desk.end(id, reason=Reason.SIGNAL, code=None, signal=15)
-    job = desk.job(id)
-    assert job.attempts[0].reason is Reason.PREEMPTED
-    assert job.attempt.number == 2
-
-
 def test_that_a_process_is_there_is_noted_but_not_written(desk):
     desk.nodes(a=1)
     id = desk.submit()
-    before = desk.ask(desk.backend.events(0, 1000))
-    desk.ask(note_spawned([(id, 1, 0), ("9", 1, 0)]))
+    before = desk.ask(ListEvents(0, 1000))
+    desk.ask(NoteSpawned((Spawned(id, 1, 0), Spawned("9", 1, 0))))
     assert desk.job(id).attempt.started is not None
-    assert desk.ask(desk.backend.events(0, 1000)) == before
-    desk.end(id, started=START - 5)
-    assert desk.job(id).attempts[-1].started == START  # as it was noted first
+    assert desk.ask(ListEvents(0, 1000)) == before
+    desk.clock.ms += 9
+    desk.end(id, ran_ms=8)
+    last = desk.job(id).attempts[-1]
+    assert (last.started, last.ended) == (START, START + 8)  # as it was noted first
+
+
+#   what is known of it                    noted as   ended    ran    shown as
+ENDS = {
+    "all":                                 (10,        50,      40,    (10, 50)),
+    "how long it ran alone":               (None,      None,    40,    (50, 90)),
+    "its start was noted late":            (80,        50,      40,    (10, 50)),
+    "its start was not noted":             (None,      50,      40,    (10, 50)),
+    "its end was heard of late":           (10,        None,    40,    (10, 50)),
+    "a clock of another speed":            (10,        50,      60,    (0, 60)),
+    "a clock of quite another speed":      (10,        50,      600,   (0, 90)),
+    "an end in the time to come":          (10,        5000,    40,    (10, 50)),
+    "an end before it was placed":         (None,      -99,     40,    (0, 40)),
+    "when it started, not how long it ran": (10,       50,      None,  (10, 50)),
+    "nothing":                             (None,      None,    None,  (None, 90)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("noted", "ended", "ran", "shown"), ENDS.values(), ids=ENDS)
+def test_an_end_that_is_written_late_has_the_time_at_which_it_was(desk, noted, ended, ran, shown):
+    """As after the store was away: 90 ms after it was placed the end can be written."""
+    desk.nodes(a=1)
+    id = desk.submit()
+    desk.clock.ms += 90
+    if noted is not None:
+        desk.ask(NoteSpawned((Spawned(id, 1, 90 - noted),)))
+    desk.end(id, ran_ms=ran, ended=None if ended is None else START + ended)
+    job = desk.job(id)
+    times = [None if at is None else at - START for at in (job.attempts[-1].started, job.ended)]
+    assert tuple(times) == shown
+    assert job.attempts[-1].ended == job.ended
 
 
 def test_one_that_is_told_of_late_has_run_since_it_began(desk):
@@ -225,11 +256,13 @@ def test_one_that_is_told_of_late_has_run_since_it_began(desk):
     desk.nodes(a=1)
     id = desk.submit()
     desk.clock.ms += 5000
-    desk.ask(note_spawned([(id, 1, 4000)]))
+    desk.ask(NoteSpawned((Spawned(id, 1, 4000),)))
     assert desk.job(id).attempt.started == START + 1000
     desk.end(id)
     early = desk.submit()
-    desk.ask(note_spawned([(early, 1, 60_000)]))  # by another clock: not before it was placed
+    desk.ask(
+        NoteSpawned((Spawned(early, 1, 60_000),))
+    )  # by another clock: not before it was placed
     assert desk.job(early).attempt.started == START + 5000
 
 
@@ -289,6 +322,49 @@ def test_a_thousand_jobs_run_each_once_and_never_more_than_fit(desk):
     assert len(ended) == len(set(ended)) == 500
 
 
+def started(desk):
+    """The jobs that were started, as the listener heard: to ask the keeper would be an event."""
+    return [change.subject for change in desk.told if change.kind == "job.started"]
+
+
+def test_400_jobs_that_can_start_at_once_all_do_without_another_event(desk):
+    desk.nodes(a=400)
+    desk.dispatch.pause()
+    desk.submit(indices=range(400))
+    desk.dispatch.resume()
+    desk.nodes(b=1)  # the one event: it starts at most so many as go into one commit
+    until(lambda: len(started(desk)) == 400, 10)
+    assert len(set(started(desk))) == 400
+
+
+def test_the_queue_is_looked_at_again_after_a_failed_commit(desk):
+    desk.nodes(a=2)
+    first = desk.submit()
+    desk.submit()
+    waiting = desk.submit()
+    desk.dispatch.pause()
+    desk.end(first)
+    desk.store.faults = [StoreUnavailable("locked")]
+    desk.dispatch.resume()
+    with pytest.raises(StoreUnavailable):
+        desk.nodes(b=1)  # it would have started what waits, too
+    until(lambda: waiting in started(desk), 10)
+    assert desk.store.refused == 1
+
+
+def test_what_had_no_room_in_a_batch_that_failed_is_tried_again(desk):
+    """The failed batch gave the room to a job that is not there any more."""
+    desk.nodes(a=1)
+    desk.dispatch.pause()
+    waiting = desk.submit()
+    desk.dispatch.resume()
+    desk.store.faults = [StoreUnavailable("locked")]
+    with pytest.raises(StoreUnavailable):
+        desk.submit(priority=Priority.URGENT)
+    until(lambda: waiting in started(desk), 10)
+    assert desk.running() == [waiting]
+
+
 def test_submissions_from_many_threads_are_all_there_with_numbers_of_their_own(desk):
     desk.nodes(a=8)
     ids = []
@@ -312,5 +388,7 @@ def test_a_node_that_a_waiting_job_is_pinned_to_can_be_removed_and_come_back(des
     assert "no node named" in desk.why(second)
     assert desk.state(desk.submit()) is JobState.RUNNING  # nobody else is kept from anything
     desk.nodes(a=1)
+    given_up = tuple((id, 1) for id in (waits, second) if desk.job(id).attempts)
+    desk.ask(NoteExit(given_up))
     states = {desk.state(waits), desk.state(second)}
     assert JobState.RUNNING in states

@@ -14,20 +14,23 @@ from gridhand import (
     Grid,
     GridClosed,
     GridError,
+    InvalidInput,
     Node,
     NoRoom,
+    OperationReused,
     StoreFenced,
     StoreUnavailable,
 )
-from gridhand.controller.embedded import Embedded
-from gridhand.controller.keeper import Keeper
-from gridhand.controller.tickets import Port, Ticket
-from gridhand.core.allocations import Move
-from gridhand.core.check import check_history, check_rebuild, check_state
+from gridhand.audit import check_history, check_rebuild, check_state
+from gridhand.controller.keeper.embedded import Embedded
+from gridhand.controller.keeper.keeper import Keeper
+from gridhand.controller.keeper.tickets import Ticket, TicketPort
 from gridhand.core.errors import OutcomeUnknown
-from gridhand.core.strategies import best_fit
-from gridhand.library.calls import Calls
-from gridhand.store.sqlite import SqliteStore
+from gridhand.core.ledger.allocations import AllocationMove
+from gridhand.core.operations import GetStatus, Register
+from gridhand.core.placement.strategies import best_fit
+from gridhand.library.ledger_methods import LedgerMethods
+from gridhand.store.sql.sqlite import SqliteStore
 
 PATIENCE_S = 30
 START = 1_000_000
@@ -109,7 +112,7 @@ def grid(store):
             assert made.check() == []
 
 
-class Answers(Port):
+class Answers(TicketPort):
     """Collects the tickets that were answered."""
 
     def __init__(self):
@@ -136,11 +139,11 @@ def send(grid, *calls):
 
 def allocating(grid, cpu=1, **more):
     asked = {"resources": {"cpu": cpu}, "holder": None, "ttl": None, "op_id": None} | more
-    return Calls(grid._backend, "me").allocate(*asked.values(), {})
+    return LedgerMethods("me").allocate(*asked.values(), {})
 
 
 def releasing(grid, id):
-    return Calls(grid._backend, "me").move(id, Move.RELEASE, None, None)
+    return LedgerMethods("me").move(id, AllocationMove.RELEASE, None, None)
 
 
 def eventually(condition, within_s=PATIENCE_S):
@@ -170,6 +173,64 @@ def rows(state):
     """A dump without its time, and with its rows in order."""
     ordered = sorted(state["allocations"], key=lambda row: row["id"])
     return {**state, "now": 0, "allocations": ordered}
+
+
+# ---- repeats
+
+
+def test_an_op_id_is_decided_once_and_refused_with_another_body(grid):
+    same = [allocating(grid, 1, op_id="x") for _ in range(2)]
+    first, second, other = send(grid, *same, allocating(grid, 2, op_id="x")).wait_for(3)
+    assert (first.reply.fresh, second.reply.fresh) == (True, False)
+    assert first.reply.allocations == second.reply.allocations
+    assert isinstance(other.error, OperationReused)
+    (later,) = send(grid, allocating(grid, 2, op_id="x")).wait_for(1)
+    assert isinstance(later.error, OperationReused)
+    assert len(grid.allocations()) == 1
+
+
+# ---- callers that give up
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "asked", [{"op_id": "same"}, {"holder": "h"}, {"holder": "h", "op_id": "other"}]
+)
+def test_an_abandoned_repeat_gives_back_only_what_it_made(grid, store, asked, when):
+    (first,) = send(grid, allocating(grid, 2, **asked)).wait_for(1)
+    held = first.reply.allocations[0].id
+    answers = Answers()
+    repeat = Ticket(allocating(grid, 2, **asked), answers)
+    with store.held_up() if when == "before" else contextlib.nullcontext():
+        if when == "before":
+            other = send(grid, allocating(grid))
+            store.wait_for_a_commit()
+        grid._backend.submit([repeat])
+        if when == "after":
+            answers.wait_for(1)
+        grid._backend._keeper.abandon(repeat)
+    if when == "before":
+        other.wait_for(1)
+    answers.wait_for(1)
+    assert repeat.reply.allocations[0].id == held
+    fresh = Ticket(allocating(grid, 3), answers)
+    grid._backend.submit([fresh])
+    answers.wait_for(2)
+    grid._backend._keeper.abandon(fresh)
+    eventually(lambda: len(grid.allocations()) == (2 if when == "before" else 1))
+    assert held in [one.id for one in grid.allocations()]
+
+
+def test_what_is_granted_to_a_caller_that_has_given_up_is_released(grid, store):
+    answers = Answers()
+    ticket = Ticket(allocating(grid, 10), answers)
+    with store.held_up():
+        grid._backend.submit([ticket])
+        store.wait_for_a_commit()
+        grid._backend._keeper.abandon(ticket)
+    answers.wait_for(1)
+    assert ticket.error is None
+    eventually(lambda: not grid.allocations(), 10)
 
 
 # ---- batches
@@ -230,6 +291,16 @@ def test_a_refusal_in_a_batch_spoils_nothing(grid, store):
     assert grid.check() == []
 
 
+def test_a_command_that_is_refused_halfway_leaves_nothing(grid, store):
+    gpu = [{"id": "U", "memory": "8GB"}]
+    both = Register("me", nodes=(Node.of("x", cpu=1, gpus=gpu), Node.of("y", cpu=1, gpus=gpu)))
+    first, second = send(grid, both, allocating(grid)).wait_for(2)
+    assert isinstance(first.error, InvalidInput)
+    assert second.error is None
+    assert [node.name for node in grid.nodes()] == ["n"]
+    assert store.commits[-1] == 1
+
+
 def test_a_name_freed_in_a_batch_is_taken_in_the_same(grid, store):
     held = grid.allocate(cpu=10, holder="x")
     answers = send(grid, releasing(grid, held.id), allocating(grid, 9, holder="x")).wait_for(2)
@@ -248,7 +319,7 @@ def test_what_ended_in_a_batch_is_still_known_in_it(grid, store):
 def test_an_allocation_ends_as_its_last_event_says(grid):
     """Confirmed and released in one transaction: the row that is kept is that of the last event."""
     kept = grid.reserve(cpu=1, ttl=5)
-    confirm = Calls(grid._backend, "me").move(kept.id, Move.CONFIRM, 100, None)
+    confirm = LedgerMethods("me").move(kept.id, AllocationMove.CONFIRM, 100, None)
     send(grid, confirm, releasing(grid, kept.id)).wait_for(2)
     last = grid.events()[-1].row
     known = grid.release(kept.id)._record
@@ -263,7 +334,7 @@ def test_an_allocation_ends_as_its_last_event_says(grid):
 def test_a_node_may_be_called_like_an_allocation(store):
     """Rows of both kinds in one transaction, under one name."""
     with opened(store) as grid:
-        calls = Calls(grid._backend, "me")
+        calls = LedgerMethods("me")
         register = calls.register([Node.of("a1-1", cpu=2)], None)
         answers = send(grid, register, allocating(grid), calls.set_draining("a1-1", True, None))
         answers.wait_for(3)
@@ -308,13 +379,13 @@ def test_no_batch_is_decided_before_the_last_is_durable(grid, store):
         return best_fit(asked, snapshot, rows)
 
     grid.register_node("m", cpu=10)
-    grid._backend._keeper._desk.strategy = watching
+    grid._backend._keeper._context.strategy = watching
     with store.held_up():
         first = send(grid, allocating(grid, 1))
         store.wait_for_a_commit()
         decided = len(looked)
         second = send(grid, allocating(grid, 2))
-        question = send(grid, grid._backend.status())
+        question = send(grid, GetStatus())
         assert not store.entered.acquire(timeout=0.05), "a second commit was begun"
         assert len(looked) == decided
         assert second.tickets == question.tickets == []
@@ -342,12 +413,12 @@ def test_a_failed_commit_is_undone_for_everybody(grid, store):
     reserved = grid.reserve(cpu=1, ttl=600)
     before = grid.dump()
     store.faults.append((False, StoreUnavailable("disk full")))
-    calls = Calls(grid._backend, "me")
+    calls = LedgerMethods("me")
     answers = send(
         grid,
         allocating(grid, 3),
         releasing(grid, held.id),
-        calls.move(reserved.id, Move.CONFIRM, None, None),
+        calls.move(reserved.id, AllocationMove.CONFIRM, None, None),
         calls.set_draining("n", True, None),
         allocating(grid, 99),
         allocating(grid, 1, holder="x", op_id="op"),
@@ -384,7 +455,7 @@ def test_a_lost_commit_is_looked_up_before_anybody_is_answered(grid, store, writ
     again = grid.allocate({"cpu": 3}, op_id="op")
     assert grid.status().allocated["cpu"] == 40_000
     if written:
-        assert answer.reply[0].id == again.id
+        assert answer.reply.allocations[0].id == again.id
     assert {held.holder for held in grid.allocations()} > {"kept"}
     again.release()
     kept.release()
@@ -393,7 +464,7 @@ def test_a_lost_commit_is_looked_up_before_anybody_is_answered(grid, store, writ
 
 @pytest.mark.parametrize("written", OUTCOMES.values(), ids=OUTCOMES)
 def test_a_store_that_stays_away_is_read_again_later(grid, store, written, monkeypatch):
-    monkeypatch.setattr("gridhand.controller.keeper._RECOVERY_S", 0.0)
+    monkeypatch.setattr("gridhand.controller.keeper.write_batch._RECOVERY_S", 0.0)
     grid.allocate(cpu=1)
     real = store._store.recover
     absent = [True]
@@ -414,7 +485,7 @@ def test_a_store_that_stays_away_is_read_again_later(grid, store, written, monke
 
 
 def test_what_is_in_doubt_is_read_again_though_nobody_asks(grid, store, monkeypatch):
-    monkeypatch.setattr("gridhand.controller.keeper._RECOVERY_S", 0.0)
+    monkeypatch.setattr("gridhand.controller.keeper.write_batch._RECOVERY_S", 0.0)
     looks = []
     real = store._store.recover
 
@@ -430,7 +501,7 @@ def test_what_is_in_doubt_is_read_again_though_nobody_asks(grid, store, monkeypa
         grid.allocate(cpu=3)
     keeper = grid._backend._keeper
     deadline = time.monotonic() + 30
-    while not keeper._desk.ledger.live:  # what had been written is known then, and acted on
+    while not keeper._context.ledger.live:  # what had been written is known then, and acted on
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(looks) == 3
@@ -671,13 +742,13 @@ def test_a_strategy_gone_wrong_fails_its_caller_alone(strategy):
         grid.register_node("a", cpu=4)
         grid.register_node("b", cpu=4)
         before = grid.dump()
-        pinned = Calls(grid._backend, "me").allocate({"cpu": 2}, None, None, None, {"node": "b"})
-        group = Calls(grid._backend, "me").group([{"cpu": 1}] * 2, None, None, None)
+        pinned = LedgerMethods("me").allocate({"cpu": 2}, None, None, None, {"node": "b"})
+        group = LedgerMethods("me").group([{"cpu": 1}] * 2, None, None, None)
         answers = send(grid, allocating(grid, op_id="op"), pinned, group).wait_for(3)
         assert answers[0].error is not None
         assert answers[1].error is None
         assert answers[2].error is not None
-        grid.release(answers[1].reply[0].id)
+        grid.release(answers[1].reply.allocations[0].id)
         assert rows(grid.dump()) == rows(before)
         assert grid.check() == []
         assert not [event for event in grid.events() if event.op_id == "op"]

@@ -1,21 +1,21 @@
-"""Thousands of calls on a real file, through failures and restarts: nothing is lost or doubled."""
+"""Hundreds of calls on a real file, through failures and restarts: nothing is lost or doubled."""
 
 import time
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+
 from keeper_machine import KeeperMachine
 from ledger_machine import Steps
 
-LEAST_STEPS = 3_000
+LEAST_STEPS = 500
 
 
 def runs(examples, steps=40):
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         derandomize=False,
         print_blob=True,
@@ -25,13 +25,13 @@ def runs(examples, steps=40):
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch):
     """A store that does not come back at once is given up at once."""
-    monkeypatch.setattr("gridhand.controller.keeper._RECOVERY_S", 0.0)
+    monkeypatch.setattr("gridhand.controller.keeper.write_batch._RECOVERY_S", 0.0)
 
 
 @pytest.mark.timeout(600)  # a failure takes its time to become a small one
 def test_any_order_of_calls_failures_and_restarts_keeps_the_promises():
     before = Steps.keeper
-    run_state_machine_as_test(KeeperMachine, settings=runs(110))
+    run_state_machine_as_test(KeeperMachine, settings=runs(25))
     assert Steps.keeper - before >= LEAST_STEPS
 
 
@@ -42,4 +42,4 @@ def test_any_order_of_very_many_calls_failures_and_restarts_keeps_the_promises()
     run_state_machine_as_test(KeeperMachine, settings=runs(900, steps=60))
     steps, seconds = Steps.keeper - before, time.monotonic() - start
     print(f"keeper machine: {steps} steps in {seconds:.0f} s, {steps / seconds:.0f} a second")
-    assert steps >= 10 * LEAST_STEPS
+    assert steps >= 60 * LEAST_STEPS

@@ -3,23 +3,24 @@
 import pytest
 
 from gridhand import StoreUnavailable
-from gridhand.controller.commands import Allocate, Read, SetDraining, SetHealth
-from gridhand.controller.job_commands import Cancel
-from gridhand.controller.lanes import AHEAD_MS, MOST_AHEAD
-from gridhand.controller.looking import counted, state_of
-from gridhand.controller.tickets import NOWHERE, Ticket
+from gridhand.controller.job_reader import count_jobs, state_of
+from gridhand.controller.keeper.prefetch import AHEAD_MS, MOST_AHEAD
+from gridhand.controller.keeper.questions import Read
+from gridhand.controller.keeper.tickets import NOWHERE, Ticket
 from gridhand.core.errors import OutcomeUnknown
-from gridhand.core.jobs import JobState, Reason
-from gridhand.core.ledger import Terms
-from gridhand.core.nodes import Health
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
-from gridhand.core.work import Priority
+from gridhand.core.jobs.job import JobState, Reason
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.jobs.spec import Priority
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import Allocate, Cancel, GetStatus, SetDraining, SetHealth
 
 
 def took(desk, id, ms, **more):
     """The task ends after it ran for so long."""
-    return desk.end(id, started=desk.clock.now() - ms, **more)
+    desk.clock.ms += ms
+    return desk.end(id, ran_ms=ms, **more)
 
 
 def first_of(desk, allocation):
@@ -59,7 +60,7 @@ def test_short_tasks_follow_each_other_on_one_allocation_until_none_is_left(desk
             took(desk, ended[-1], 2)
     assert sorted([*ended, *ids[:2]]) == sorted(ids)
     assert len(allocations) <= 4
-    assert desk.ask(desk.backend.status()).allocated["cpu"] == 0
+    assert desk.ask(GetStatus()).allocated["cpu"] == 0
 
 
 def test_lines_are_filled_in_numbers_and_as_short_as_each_other(desk):
@@ -176,9 +177,9 @@ def test_those_in_line_are_queued_to_whoever_looks(desk):
         return [state_of(job, book) for job in book.open.values()]
 
     assert desk.ask(Read(states)) == [JobState.RUNNING] + [JobState.QUEUED] * 3
-    assert desk.ask(Read(counted)) == {"queued": 3, "running": 1}
+    assert desk.ask(Read(count_jobs)) == {"queued": 3, "running": 1}
     desk.ask(Cancel("ann", ids=(ids[1],)))  # it stays the first in line until it has stopped
-    assert desk.ask(Read(counted)) == {"queued": 3, "running": 1}
+    assert desk.ask(Read(count_jobs)) == {"queued": 3, "running": 1}
 
 
 def test_one_in_line_that_is_cancelled_ends_once_its_node_has_let_it_go(desk):
@@ -218,7 +219,7 @@ def test_a_line_is_there_after_a_restart(desk):
     assert desk.running() == ids[1:]
     for id in ids[1:]:
         took(desk, id, 2)
-    assert desk.ask(desk.backend.status()).allocated["cpu"] == 0
+    assert desk.ask(GetStatus()).allocated["cpu"] == 0
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("full"), OutcomeUnknown("gone")])

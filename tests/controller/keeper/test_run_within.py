@@ -3,33 +3,40 @@
 import pytest
 
 from gridhand import AllocationBusy, InvalidInput, MoveRefused, Node, NotYours, UnknownAllocation
-from gridhand.controller.commands import Allocate, MoveOne, Read, Register, SetHealth
-from gridhand.controller.job_commands import Cancel
-from gridhand.core.allocations import Lifetime, Move, State
-from gridhand.core.gpus import Gpu
-from gridhand.core.jobs import After, JobState, Reason
-from gridhand.core.ledger import Terms
-from gridhand.core.nodes import Health
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
+from gridhand.controller.keeper.questions import Read
+from gridhand.core.jobs.job import After, JobState, Reason
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.ledger.allocations import AllocationMove, AllocationState, Lifetime, Terms
+from gridhand.core.model.gpus import Gpu
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import (
+    Allocate,
+    Cancel,
+    GetStatus,
+    ListAllocations,
+    MoveAllocation,
+    Register,
+    SetHealth,
+)
 
 
 def hold(desk, *cpus, owner="ann", gpu=0, **terms):
     asked = tuple(Request.of(cpu=cpu, gpu=gpu) for cpu in cpus or (2,))
-    made = desk.ask(Allocate(owner, requests=asked, terms=Terms(owner, **terms)))
+    made = desk.ask(Allocate(owner, requests=asked, terms=Terms(owner, **terms))).allocations
     return [one.id for one in made] if len(cpus) > 1 else made[0].id
 
 
-def move(desk, id, move=Move.RELEASE, owner="ann"):
-    return desk.ask(MoveOne(owner, id=id, move=move))[0]
+def move(desk, id, move=AllocationMove.RELEASE, owner="ann"):
+    return desk.ask(MoveAllocation(owner, id=id, move=move))[0]
 
 
 def live(desk):
-    return {held.id: held for held in desk.ask(desk.backend.allocations())}
+    return {held.id: held for held in desk.ask(ListAllocations())}
 
 
 def free(desk):
-    (node, *_) = desk.ask(desk.backend.status()).nodes
+    (node, *_) = desk.ask(GetStatus()).nodes
     return node.available["cpu"] // 10_000
 
 
@@ -55,7 +62,7 @@ def test_its_end_leaves_what_is_held_to_its_holder(desk, held):
     again = desk.submit(within=held)
     assert desk.state(again) is JobState.RUNNING
     desk.end(again, code=3)
-    assert move(desk, held).state is State.RELEASED
+    assert move(desk, held).state is AllocationState.RELEASED
     desk.check()
 
 
@@ -76,7 +83,7 @@ def test_only_one_at_a_time_runs_in_it(desk, held):
 def test_what_is_given_up_is_free_when_its_job_has_ended_and_not_before(desk, held):
     id = desk.submit(within=held)
     left = move(desk, held)
-    assert (left.state, left.lifetime) == (State.ACTIVE, Lifetime.JOB)
+    assert (left.state, left.lifetime) == (AllocationState.ACTIVE, Lifetime.JOB)
     assert free(desk) == 2
     assert desk.job(id).attempt.stopping is Reason.RELEASED
     assert move(desk, held).id == held  # again, as after a lost reply
@@ -115,7 +122,7 @@ def test_of_a_group_that_is_given_up_only_that_stays_which_is_in_use(desk):
 def test_of_a_group_that_lost_a_node_what_runs_elsewhere_ends_before_it_is_free(desk):
     desk.nodes(a=4, b=4)
     asked = tuple(Request.of(cpu=2, node=node) for node in "ab")
-    on_a, on_b = desk.ask(Allocate("ann", requests=asked, terms=Terms("ann")))
+    on_a, on_b = desk.ask(Allocate("ann", requests=asked, terms=Terms("ann"))).allocations
     lost, runs = desk.submit(within=on_a.id), desk.submit(within=on_b.id)
     desk.ask(SetHealth("ann", name="a", health=Health.DOWN))
     assert desk.state(lost) is JobState.LOST
@@ -163,7 +170,7 @@ def test_what_cannot_be_written_was_not_started(desk, held):
     with pytest.raises(StoreUnavailable):
         desk.submit(within=held)
     assert desk.jobs() == {}
-    assert desk.ask(Read(lambda seen: seen.ledger.jobs.lined_up(held))) == 0
+    assert desk.ask(Read(lambda seen: seen.ledger.jobs.count(held))) == 0
     assert desk.state(desk.submit(within=held)) is JobState.RUNNING
 
 
@@ -172,7 +179,7 @@ REFUSED = {
     "another's": (NotYours, lambda desk, held: {"within": hold(desk, 1, owner="bob")}),
     "what is only reserved": (
         MoveRefused,
-        lambda desk, held: {"within": hold(desk, 1, state=State.RESERVED, ttl_ms=9000)},
+        lambda desk, held: {"within": hold(desk, 1, state=AllocationState.RESERVED, ttl_ms=9000)},
     ),
     "what a job has of its own": (
         AllocationBusy,

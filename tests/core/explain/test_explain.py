@@ -10,24 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_budget import examples
 from gridhand import NeverFits, Node, NoRoom, Request, Resources, UnknownNode
-from gridhand.core import jobs
-from gridhand.core.allocations import Lifetime
-from gridhand.core.explain import MOST_CHOICES, explain
-from gridhand.core.explanation_holders import MOST_HOLDERS
-from gridhand.core.gpus import Gpu, GpuHealth
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Health
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.refusals import Refusal, lacks
-from gridhand.core.requests import read_gpu_ask
-from gridhand.core.resources import UNIT, read_amount
-from gridhand.core.rowsurvey import RowSurvey
-from gridhand.core.strategies import STRATEGIES, best_fit
-from gridhand.core.survey import MOST_NEAREST, NodeSurvey, could_hold
-from gridhand.core.usage import NodeUse
-from gridhand.core.views import dump
-from gridhand.core.work import Work
+from gridhand.core.explain.column_survey import ColumnSurvey
+from gridhand.core.explain.explain import MOST_CHOICES, explain
+from gridhand.core.explain.holders import MOST_HOLDERS
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.explain.shortfalls import find_shortfalls
+from gridhand.core.explain.survey import MOST_NEAREST, NodeSurvey, could_hold
+from gridhand.core.jobs import job as jobs
+from gridhand.core.jobs.spec import JobSpec
+from gridhand.core.ledger.allocations import Lifetime, Terms
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.ledger.status import dump
+from gridhand.core.model.gpus import Gpu, GpuHealth
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import read_gpu_request
+from gridhand.core.model.resources import UNIT, read_amount
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import STRATEGIES, best_fit
 
 NOW = 1_000_000
 GB = 10**9
@@ -119,7 +122,7 @@ def test_nodes_that_take_no_work_or_may_not_have_it_are_groups_of_their_own():
         ("lacks", 1, ("f",), "Insufficient CPU: worker has 0.00 available, task requires 1.00"),
         ("draining", 1, ("a",), "the node is draining"),
         ("suspect", 1, ("c",), "the node is suspect"),
-        ("overcommitted", 1, ("d",), "the node is overcommitted: more is held on it than it has"),
+        ("overcommitted", 1, ("d",), "the node is overcommitted: more is allocated than it has"),
         ("down", 1, ("b",), "the node is down"),
         ("excluded", 2, ("e", "g"), "the node is excluded"),
         ("labels", 2, ("none", "other"), "its label zone is not x"),
@@ -146,7 +149,7 @@ def test_a_pinned_request_is_told_of_its_node_and_the_others_are_one_group():
 
 def test_strangers_are_named():
     seen = snapshot(Node.of("a", gpus=gpus(24)), foreign={"a/0": 20 * GB})
-    stranger = "processes that are not ours use 20.00 GB of device a/0"
+    stranger = "processes outside the grid use 20.00 GB of device a/0"
     found = told(seen, gpu_memory="8GB")
     assert stranger in found.nearest[0].reasons
     assert stranger in found.groups[0].reasons
@@ -164,7 +167,7 @@ def test_more_groups_than_anybody_reads_are_added_up():
     ]
     seen = snapshot(*nodes)
     asked = Request(Resources(dict.fromkeys(names, UNIT)))
-    for made in (NodeSurvey(asked, seen), RowSurvey(asked, seen)):
+    for made in (NodeSurvey(asked, seen), ColumnSurvey(asked, seen)):
         misses = made.misses()
         assert len(misses.groups) == 50
         assert sum(alike.count for alike in misses.groups) + misses.ungrouped == 127
@@ -199,7 +202,7 @@ CHANGES = {
     "the smallest change comes first":  ({"cpu": 5, "memory": "24GB"},                     ["ask for cpu 4 instead of 5 (fits on w1)", "ask for memory 16GB instead of 24GB (fits on gpu1)"]),
     "a share instead of a device":      ({"gpu": 1},                                       ["ask for gpu 0.75 instead of 1 (fits on gpu1)"]),
     "a smaller share":                  ({"gpu": 0.8},                                     ["ask for gpu 0.75 instead of 0.8 (fits on gpu1)"]),
-    "a share and memory":               ({"gpu": 0.9, "gpu_memory": "35GB", "cpu": 1},     ["ask for gpu_memory 30GB instead of 35GB (fits on gpu1)", 'do it without a GPU, with fallback="cpu" (fits on w1)']),
+    "a share and memory":               ({"gpu": 0.9, "gpu_memory": "35GB", "cpu": 1},     ["ask for gpu_memory 30GB instead of 35GB (fits on gpu1)", 'run it without a GPU, with fallback="cpu" (fits on w1)']),
     "less memory of a device":          ({"gpu_memory": "35GB"},                           ["ask for gpu_memory 30GB instead of 35GB (fits on gpu1)"]),
     "less memory of two devices":       ({"gpu": 2, "gpu_memory": "35GB"},                 ["ask for gpu_memory 20GB instead of 35GB (fits on gpu1)"]),
     "fewer shared devices":             ({"gpu": 2, "gpu_memory": "30GB"},                 ["ask for gpu_memory 20GB instead of 30GB (fits on gpu1)", "ask for gpu 1 instead of 2 (fits on gpu1)"]),
@@ -209,7 +212,7 @@ CHANGES = {
     "without a label":                  ({"cpu": 1, "labels": {"zone": "c"}},              ["do not ask for the label zone=c (fits on w1)"]),
     "one of two labels":                ({"cpu": 1, "labels": {"zone": "a", "disk": "x"}}, ["do not ask for the label disk=x (fits on gpu1)"]),
     "an excluded node":                 ({"cpu": 6, "exclude": ["gpu1", "zz"]},            ["ask for cpu 4 instead of 6 (fits on w1)", "permit gpu1, which is excluded (fits on gpu1)"]),
-    "without a GPU":                    ({"cpu": 1, "gpu": 0.8, "gpu_model": "H100"},      ['do it without a GPU, with fallback="cpu" (fits on w1)']),
+    "without a GPU":                    ({"cpu": 1, "gpu": 0.8, "gpu_model": "H100"},      ['run it without a GPU, with fallback="cpu" (fits on w1)']),
     "without what nobody has":          ({"cpu": 1, "fpga": 1},                            ["do without fpga (fits on w1)"]),
     "but not without anything":         ({"fpga": 1},                                      []),
     "two are short, no change of one":  ({"cpu": 9, "memory": "64GB"},                     []),
@@ -319,7 +322,7 @@ def test_of_several_choices_the_nearest_is_explained():
     assert (found.fits, found.alternative) == (False, 2)
     assert found.about.resources == Resources.of(cpu=5)
     assert str(found.changes[0]) == "ask for cpu 4 instead of 5 (fits on a)"
-    assert "the nearest of its alternatives is cpu=5" in found.verdict()
+    assert "the closest alternative is cpu=5" in found.verdict()
     many = told(seen, cpu=20, alternatives=[{"cpu": cpu} for cpu in range(19, 4, -1)])
     assert (many.alternative, many.about.resources) == (15, Resources.of(cpu=5))
     assert len(many.asked.alternatives) > MOST_CHOICES
@@ -387,7 +390,7 @@ def test_what_may_fit_later_is_not_never():
     seen.ledger.set_draining("a", True)
     found = told(seen, cpu=4, gpu=1)
     assert (found.ever, found.never_because) == (True, ())
-    assert "could" in str(found)
+    assert "may fit when" in str(found)
 
 
 # ---- a refusal
@@ -453,7 +456,7 @@ def by_hand(seen, holder, node, owner="ann", **asked):
 
 def start_job(seen, id, number, node, *, array=None, index=None, name=None, **asked):
     request = Request.of(node=node, **asked)
-    work = Work("bob", ("true",), "/", request, name=name)
+    work = JobSpec("bob", ("true",), "/", request, name=name)
     job = jobs.submit(work, id=id, number=number, now=NOW, array=array, array_index=index)
     seen.ledger.put_job("job.submitted", job)
     [held] = seen.ledger.grant([place(request, seen)], Terms("bob", lifetime=Lifetime.JOB), now=NOW)
@@ -477,7 +480,7 @@ def test_who_holds_what_is_short_is_named_those_with_most_first():
     ]
     assert found.more_holders == 0
     assert str(found).splitlines()[-5:] == [
-        "who holds it:", *(f"  {one}" for one in found.holders)
+        "held by:", *(f"  {one}" for one in found.holders)
     ]  # fmt: skip
     assert [one.holder for one in told(seen, license=1).holders] == [unnamed]
     assert [one.count for one in found.holders] == [1, 1, 1, 2]
@@ -534,7 +537,7 @@ def test_the_text_reads_well():
     seen = snapshot(a="cpu=1", b="cpu=2", c="cpu=9")
     seen.ledger.set_draining("c", True)
     assert str(told(seen, cpu=3)).splitlines() == [
-        "cpu=3 does not fit now; it could when nodes have room or are up again",
+        "cpu=3 does not fit now; it may fit when nodes have room or are up again",
         "what would fit now:",
         "  ask for cpu 2 instead of 3 (fits on b)",
         "nearest:",
@@ -636,7 +639,7 @@ def requests(draw, where=True):
         capability = draw(st.sampled_from([None, None, "7.5", "9.5"]))
     elif not amounts:
         amounts = {"cpu": UNIT}
-    ask = Request(Resources(amounts), read_gpu_ask(gpu, memory, model, capability))
+    ask = Request(Resources(amounts), read_gpu_request(gpu, memory, model, capability))
     if not where:
         return ask
     node = draw(st.none() | st.none() | st.sampled_from(NAMES[:2]))
@@ -680,14 +683,14 @@ def told_most(most, least=1):
     return None if most is None or most.amount < least else most
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests())
 def test_arrays_and_loops_say_the_same(seen, asked):
     compare(replace(asked, node=None), seen)
 
 
 def compare(asked, seen):
-    one, other = NodeSurvey(asked, seen), RowSurvey(asked, seen)
+    one, other = NodeSurvey(asked, seen), ColumnSurvey(asked, seen)
     assert list(one.permitted()) == list(other.permitted())
     assert one.misses() == other.misses()
     assert one.could_hold() == other.could_hold()
@@ -706,7 +709,7 @@ def device_clusters(draw):
     """Nodes of three devices each, on which memory and shares are held: what is asked is scarce."""
     seen = snapshot(*(Node.of(name, gpus=gpus(8, 16, 24, model="A100")) for name in ("a", "b")))
     for _ in range(draw(st.integers(0, 8))):
-        gpu = read_gpu_ask(draw(SHARES), draw(MEMORY), None, None)
+        gpu = read_gpu_request(draw(SHARES), draw(MEMORY), None, None)
         placed = place(Request(Resources(), gpu), seen, best_fit)
         if isinstance(placed, Placement):
             seen.ledger.grant([placed], ANN, now=NOW)
@@ -717,22 +720,22 @@ SHARES = st.sampled_from([1000, 2500, 5000, UNIT, 2 * UNIT, 3 * UNIT])
 MEMORY = st.sampled_from([0, GB, 4 * GB, 8 * GB, 12 * GB])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(device_clusters(), SHARES, MEMORY)
 def test_devices_are_surveyed_alike_by_arrays_loops_and_brute_force(seen, share, memory):
-    asked = Request(Resources(), read_gpu_ask(share, memory, None, None))
+    asked = Request(Resources(), read_gpu_request(share, memory, None, None))
     compare(asked, seen)
     judge(asked, seen)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests())
 def test_the_nearest_are_those_that_brute_force_finds(seen, asked):
     permitted = seen.rows(asked)
     short = {}
     for row in permitted:
         use = seen.use(row)
-        if use.open and (found := lacks(asked, use, seen.foreign)):
+        if use.open and (found := find_shortfalls(asked, use, seen.foreign)):
             short[row] = [lack.resource for lack in found]
             assert use.room(asked, seen.foreign) is None
     misses = NodeSurvey(asked, seen).misses()
@@ -747,12 +750,12 @@ def test_the_nearest_are_those_that_brute_force_finds(seen, asked):
     assert grouped == {tuple(one): list(short.values()).count(one) for one in short.values()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests())
 def test_ever_is_what_empty_copies_of_the_nodes_say(seen, asked):
     def empty(node):
         well = tuple(replace(gpu, health=GpuHealth.OK) for gpu in node.gpus)
-        return NodeUse(replace(node, gpus=well, draining=False, health=Health.UP))
+        return NodeUsage(replace(node, gpus=well, draining=False, health=Health.UP))
 
     nodes = {row: seen.use(row).node for row in seen.rows(asked)}
     for node in nodes.values():
@@ -775,7 +778,7 @@ def with_amount(asked, field, parts):
     if gpu > UNIT and gpu % UNIT:
         return None
     kind = ".".join(map(str, asked.gpu.capability)) if asked.gpu.capability else None
-    return replace(asked, gpu=read_gpu_ask(gpu, memory, asked.gpu.model, kind))
+    return replace(asked, gpu=read_gpu_request(gpu, memory, asked.gpu.model, kind))
 
 
 def more_than(field, after, before):
@@ -786,7 +789,7 @@ def more_than(field, after, before):
     return {parts for parts in between if after < parts < before}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(clusters(), requests())
 def test_every_change_fits_and_one_part_more_does_not(seen, asked):
     judge(asked, seen)
@@ -824,7 +827,7 @@ def judge(asked, seen):
                 assert not fits(other, seen), f"{field}={parts} fits, and {known} was told"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests())
 def test_a_wish_is_given_up_exactly_where_that_helps(seen, asked):
     found = explain(asked, seen, best_fit)
@@ -847,7 +850,7 @@ def test_a_wish_is_given_up_exactly_where_that_helps(seen, asked):
     assert fields - set(asked.resources) == helps
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30))
 @given(clusters(), requests(), st.sampled_from(list(STRATEGIES.values())))
 def test_explaining_leaves_no_trace_and_agrees_with_placing(seen, asked, strategy):
     place(Request.of(cpu=1), seen, strategy)

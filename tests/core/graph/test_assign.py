@@ -1,4 +1,4 @@
-"""Which function goes to which node: Handoff's examples, and what holds for all of them."""
+"""Assignment of functions to nodes: Handoff's examples, and general properties."""
 
 import copy
 import itertools
@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gridhand
+from example_budget import examples
 from gridhand import (
     CircularCollocation,
     Collocated,
@@ -35,16 +36,17 @@ from gridhand import (
     UnknownResource,
     assign,
 )
-from gridhand.core.collocation import pick_together
-from gridhand.core.gpus import DeviceUse, GpuAsk
-from gridhand.core.resources import UNIT
-from gridhand.core.strategies import STRATEGIES
+from gridhand.core.ledger.devices import DeviceHold, DeviceUsage
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.resources import UNIT
+from gridhand.core.placement.device_picks import pick_together
+from gridhand.core.placement.strategies import STRATEGIES
 
 GB = 10**9
 
 
 def f(id, cost="", node=None):
-    """A function; `@other` for its node means wherever that one goes."""
+    """Make a function; `@other` as its node collocates it with that function."""
     if node is not None and node.startswith("@"):
         node = Collocated(node[1:])
     return Function(id, cost=cost, node=node)
@@ -148,7 +150,7 @@ def test_however_it_is_written(functions, nodes):
     assert assign(functions, nodes) == {"a": "A", "b": "B"}
 
 
-def test_what_narrows_the_devices_is_part_of_the_cost():
+def test_gpu_model_and_capability_are_part_of_the_cost():
     nodes = [
         Node.of("old", cpu=8, gpus=[{"model": "V100", "memory": "16GB", "capability": "7.0"}]),
         Node.of("new", cpu=8, gpus=[{"model": "A100", "memory": "40GB", "capability": "8.0"}]),
@@ -198,7 +200,7 @@ def test_a_cost_of_nothing_fits_a_full_node(strategy):
 # ---- what fits nowhere
 
 
-def test_p1_what_fits_nowhere_is_named_with_the_reasons():
+def test_p1_a_function_that_fits_nowhere_is_named_with_the_reasons():
     error = refusal(SEED_COSTS, SEED_NODES)
     assert error.functions == ["f3"]
     short = "Insufficient CPU: worker has {}.00 available, task requires 3.00"
@@ -232,7 +234,7 @@ def test_the_first_node_is_that_of_the_current_order():
     assert assign({"a": "cpu=9"}, nodes, "best_fit", strict=False) == {"a": "A"}
 
 
-def test_what_is_forced_takes_nothing_from_the_others():
+def test_a_forced_function_takes_nothing_from_the_others():
     found = assign([f("a", "cpu=9"), f("b", "cpu=2")], {"A": "cpu=2"}, strict=False)
     assert found == {"a": "A", "b": "A"}
     assert found.forced.keys() == {"a"}
@@ -255,7 +257,7 @@ def test_p4_if_it_is_collocated_both_are_named(node):
     assert str(error) == f"no room for f1 with f2: n1: {short}"
 
 
-def test_a_pinned_one_that_does_not_fit_stays_where_it_is_pinned():
+def test_a_pinned_function_that_does_not_fit_stays_on_its_node():
     nodes = {"n1": "cpu=9", "n2": "cpu=1"}
     found = assign([f("a", "cpu=2", "n2"), f("b", "cpu=1", "@a")], nodes, strict=False)
     assert found == {"a": "n2", "b": "n2"}
@@ -299,7 +301,7 @@ def test_all_that_fit_nowhere_are_named():
         assert words in str(error)
 
 
-def test_of_very_many_some_are_told_and_all_are_in_the_reasons():
+def test_a_long_message_is_cut_but_has_all_reasons_as_data():
     error = refusal({f"f{n:04}": "cpu=9" for n in range(2000)}, {f"n{n}": "" for n in range(9)})
     assert len(error.reasons) == len(error.functions) == 2000
     assert len(error.reasons["f0000"]) == 9
@@ -367,14 +369,14 @@ N1 = {"n1": "cpu=4"}
 #    what is wrong                                 the call                                                            error                words
 FAULTS = {
     "an id twice":                                (lambda: assign([f("a"), f("b"), f("a")], N1),                       DuplicateFunction,   "'a'"),
-    "collocated with one that is not there":      (lambda: assign([f("load"), f("b", "", "@laod")], N1),               UnknownFunction,     "function b refers to 'laod', which is not there; did you mean load?"),
+    "collocated with one that is not there":      (lambda: assign([f("load"), f("b", "", "@laod")], N1),               UnknownFunction,     "function b refers to 'laod', which is not in the graph; did you mean load?"),
     "collocated with itself":                     (lambda: assign([f("a", "", "@a")], N1),                             CircularCollocation, "a → a"),
     "collocated in a circle":                     (lambda: assign([f("d", "", "@a"), f("a", "", "@b"), f("b", "", "@c"), f("c", "", "@a")], N1), CircularCollocation, "circle: a → b → c → a"),
     "pinned to a node that is not there":         (lambda: assign([f("a", "", "nod1")], {"node1": ""}),                UnknownNode,         "function a: there is no node named 'nod1'; did you mean node1?"),
     "the same without strict":                    (lambda: assign([f("a", "", "n2")], {"n1": ""}, strict=False),       UnknownNode,         "function a"),
     "a local node that is not there":             (lambda: assign([], N1, local="n9"),                                 UnknownNode,         "'n9'"),
-    "a negative cost":                            (lambda: Function("f1", cost={"cpu": -1}),                           InvalidAmount,       "function f1: cpu: -1 is not allowed"),
-    "the same among ids and costs":               (lambda: assign({"a": "cpu=1", "b": {"memory": "4 QB"}}, N1),        InvalidAmount,       "function b: memory: '4 QB' is not allowed"),
+    "a negative cost":                            (lambda: Function("f1", cost={"cpu": -1}),                           InvalidAmount,       "function f1: cpu: -1 is not valid"),
+    "the same among ids and costs":               (lambda: assign({"a": "cpu=1", "b": {"memory": "4 QB"}}, N1),        InvalidAmount,       "function b: memory: '4 QB' is not valid"),
     "a cost that is no cost":                     (lambda: assign({"f1": 5}, N1),                                      InvalidRequest,      "function f1: resources: 5"),
     "a device and a half":                        (lambda: assign({"f1": "gpu=1.5"}, N1),                              InvalidRequest,      "function f1: gpu: '1.5'"),
     "a model without a device":                   (lambda: assign({"f1": {"gpu_model": "A100"}}, N1),                  InvalidRequest,      "function f1: "),
@@ -402,7 +404,7 @@ FAULTS = {
     "a node twice":                               (lambda: assign([], [Node.of("n1", cpu=1), Node.of("n1", cpu=2)]),   InvalidInput,        "capacities: 'n1'"),
     "a node under another name":                  (lambda: assign([], {"n1": Node.of("n2", cpu=1)}),                   InvalidInput,        "capacities: 'n1'"),
     "a node's bad name":                          (lambda: assign([], {"n\n1": "cpu=1"}),                              InvalidName,         "node: "),
-    "a node's bad amount":                        (lambda: assign([], {"n1": "cpu=1", "n2": {"cpu": -1}}),             InvalidAmount,       "node n2: cpu: -1 is not allowed"),
+    "a node's bad amount":                        (lambda: assign([], {"n1": "cpu=1", "n2": {"cpu": -1}}),             InvalidAmount,       "node n2: cpu: -1 is not valid"),
     "a node put together badly":                  (lambda: assign([], [Node("n1", 5)]),                                InvalidInput,        "capacity: 5"),
     "a device on two nodes":                      (lambda: assign([], [Node.of(name, gpus=[{"id": "X"}]) for name in ("n1", "n2")]), InvalidInput, "gpu id: 'X'"),
     "a strategy there is not":                    (lambda: assign([], N1, "luck"),                                     GridError,           "luck"),
@@ -410,7 +412,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("call", "kind", "words"), FAULTS.values(), ids=FAULTS)
-def test_what_cannot_be_read(call, kind, words):
+def test_invalid_input_is_refused(call, kind, words):
     with pytest.raises(kind) as caught:
         call()
     message = str(caught.value)
@@ -421,7 +423,7 @@ def test_what_cannot_be_read(call, kind, words):
     assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
-def test_of_two_faults_the_same_is_told_whatever_the_order_of_a_mapping():
+def test_the_error_does_not_depend_on_the_order_of_a_mapping():
     for names in (("n1", "n2"), ("n2", "n1")):
         with pytest.raises(InvalidAmount, match="node n1"):
             assign([], {name: {"cpu": -1} for name in names})
@@ -502,7 +504,7 @@ def used(found, functions):
 ANY_STRATEGY = st.sampled_from(sorted(STRATEGIES))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(), ANY_STRATEGY)
 def test_no_node_is_promised_more_than_it_has(problem, strategy):
     functions, nodes = problem
@@ -514,7 +516,7 @@ def test_no_node_is_promised_more_than_it_has(problem, strategy):
         assert memory <= nodes[name][1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(), ANY_STRATEGY)
 def test_pinned_ones_are_where_they_are_pinned_and_collocated_ones_together(problem, strategy):
     functions, _ = problem
@@ -523,7 +525,7 @@ def test_pinned_ones_are_where_they_are_pinned_and_collocated_ones_together(prob
         assert found[id] == (found[node[0]] if isinstance(node, tuple) else node or found[id])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(), ANY_STRATEGY)
 def test_a_refusal_is_right_and_names_every_one(problem, strategy):
     functions, nodes = problem
@@ -549,7 +551,7 @@ def test_a_refusal_is_right_and_names_every_one(problem, strategy):
         assert all(reasons.values()), id
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(), st.sampled_from([None, *NAMES]))
 @example(([("f0", 3, 0, None), ("f1", 1, 0, None)], {"n1": (2, 0), "n2": (4, 0)}), None)
 @example(
@@ -578,7 +580,7 @@ def test_first_available_keeps_handoffs_order(problem, local):
     assert solved(functions, nodes, local=local, strict=False) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50))
 @given(problems(), ANY_STRATEGY, st.randoms(use_true_random=False))
 def test_the_order_of_mappings_changes_nothing(problem, strategy, chance):
     functions, nodes = problem
@@ -608,7 +610,7 @@ ANY_ASK = st.one_of(
 
 
 def may_be_held(holds, devices):
-    """Whether (ask, device number) pairs keep within every device, by the rules in words."""
+    """Return whether pairs of (request, device number) respect the limits of every device."""
     for number, (model, size) in enumerate(devices):
         here = [ask for ask, where in holds if where == number]
         if any(share == 10 for _, share, _, _ in here) and len(here) > 1:
@@ -625,7 +627,7 @@ def may_be_held(holds, devices):
 
 
 def can_be_picked(asks, devices):
-    """Whether there is any way at all, found by trying each."""
+    """Return whether any assignment exists, by trying them all."""
     ways = [list(itertools.combinations(range(len(devices)), ask[0])) for ask in asks]
     return any(
         may_be_held([(a, d) for a, where in zip(asks, way, strict=True) for d in where], devices)
@@ -633,7 +635,7 @@ def can_be_picked(asks, devices):
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(ANY_ASK, min_size=1, max_size=6), st.lists(ANY_DEVICE, min_size=1, max_size=3))
 @example([(1, 0, 4, None), (1, 10, None, "A")], [("A", 4), ("B", 4)])
 @example([(1, share, None, None) for share in (4, 4, 3, 3, 3, 3)], [("A", 4), ("A", 4)])
@@ -641,11 +643,11 @@ def can_be_picked(asks, devices):
 def test_devices_are_found_together_whenever_there_is_a_way(asks, devices):
     found = pick_together(
         [
-            GpuAsk(count, share * UNIT // 10, None if size is None else size * GB, model)
+            GpuRequest(count, share * UNIT // 10, None if size is None else size * GB, model)
             for count, share, size, model in asks
         ],
         [
-            DeviceUse(Gpu(str(number), number, model, size * GB))
+            DeviceUsage(Gpu(str(number), number, model, size * GB))
             for number, (model, size) in enumerate(devices)
         ],
     )
@@ -659,18 +661,18 @@ def test_devices_are_found_together_whenever_there_is_a_way(asks, devices):
     assert may_be_held(pairs, devices)
 
 
-def test_what_is_held_already_is_counted_and_left_alone():
-    use = DeviceUse(Gpu("x", memory_bytes=10 * GB))
-    use.add(GpuAsk(1, UNIT // 2, None).hold_on(use.gpu))
-    half, more = GpuAsk(1, UNIT // 4, None), GpuAsk(1, UNIT // 4 + 1, None)
+def test_existing_allocations_are_counted_and_kept():
+    use = DeviceUsage(Gpu("x", memory_bytes=10 * GB))
+    use.add(DeviceHold.of(GpuRequest(1, UNIT // 2, None), use.gpu))
+    half, more = GpuRequest(1, UNIT // 4, None), GpuRequest(1, UNIT // 4 + 1, None)
     assert pick_together([half, half], [use]) is not None
     assert pick_together([half, more], [use]) is None
     assert (use.share, use.memory_bytes, use.holds) == (UNIT // 2, 5 * GB, 1)
 
 
 def test_a_contrived_packing_is_given_up_and_not_searched_for_ever():
-    asks = [GpuAsk(1, 3334 + n, None) for n in range(24)]  # two to a device, and no third
-    assert pick_together(asks, [DeviceUse(Gpu(str(n))) for n in range(11)]) is None
+    asks = [GpuRequest(1, 3334 + n, None) for n in range(24)]  # two to a device, and no third
+    assert pick_together(asks, [DeviceUsage(Gpu(str(n))) for n in range(11)]) is None
 
 
 def test_the_public_names():

@@ -1,4 +1,4 @@
-"""Which nodes a graph can use: what can never run, and where those go that go together."""
+"""The nodes for a graph: what can never run, and the choice for collocated functions."""
 
 from dataclasses import replace
 
@@ -13,11 +13,12 @@ from gridhand import (
     UnknownNode,
     UnknownResource,
 )
-from gridhand.core.graphnodes import Cluster
-from gridhand.core.graphs import grouped
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Health
-from gridhand.core.requests import Request
+from gridhand.core.graph.cluster import GraphCluster
+from gridhand.core.graph.function import grouped
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import Request
 
 
 def f(id, cost="", node=None):
@@ -27,7 +28,7 @@ def f(id, cost="", node=None):
 
 
 def cluster(held="", **nodes):
-    """Nodes by name, and what is held: `"a:cpu=1 b:cpu=2"`."""
+    """Make a cluster from nodes by name and allocations: `"a:cpu=1 b:cpu=2"`."""
     made = [Node.of(name, has) for name, has in nodes.items()]
     ledger = Ledger()
     for node in made:
@@ -35,7 +36,7 @@ def cluster(held="", **nodes):
     for one in held.split():
         name, _, what = one.partition(":")
         ledger.grant([Placement(Request.of(what, node=name), name, ())], Terms("x"), now=0)
-    return Cluster(made, ledger.live.values())
+    return GraphCluster(made, ledger.live.values())
 
 
 #    what it shows                              functions                                                  nodes                                      error                  words
@@ -51,7 +52,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize(("functions", "nodes", "kind", "words"), NEVER.values(), ids=NEVER)
-def test_what_can_never_run_is_refused(functions, nodes, kind, words):
+def test_a_graph_that_can_never_run_is_refused(functions, nodes, kind, words):
     with pytest.raises(kind) as caught:
         cluster(**nodes).check(grouped(functions))
     assert words in str(caught.value)
@@ -66,14 +67,14 @@ SOME_DAY = {
 
 
 @pytest.mark.parametrize(("functions", "nodes"), SOME_DAY.values(), ids=SOME_DAY)
-def test_what_can_run_some_day_is_not_refused(functions, nodes):
+def test_a_graph_that_can_run_some_day_is_not_refused(functions, nodes):
     held = "a:cpu=3" if "a" in nodes else ""
     cluster(held, **nodes).check(grouped(functions))
 
 
 def test_a_node_that_is_down_may_come_back():
     down = replace(Node.of("a", "cpu=4"), health=Health.DOWN)
-    Cluster([down]).check(grouped([f("x", "cpu=4"), f("y", "cpu=4", "@x")]))
+    GraphCluster([down]).check(grouped([f("x", "cpu=4"), f("y", "cpu=4", "@x")]))
 
 
 #    what it shows                                   functions that go together                nodes                                  held              chosen
@@ -89,7 +90,7 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize(("functions", "nodes", "held", "chosen"), CHOSEN.values(), ids=CHOSEN)
-def test_where_those_go_that_go_together(functions, nodes, held, chosen):
+def test_the_node_of_collocated_functions(functions, nodes, held, chosen):
     [group] = grouped(functions)
     assert cluster(held, **nodes).choose(group) == chosen
 
@@ -100,7 +101,7 @@ def test_groups_that_are_chosen_for_one_after_another_do_not_pile_up():
     assert [there.choose(one) for one in groups] == ["a", "b", "a", "b"]
 
 
-def test_what_is_to_run_somewhere_counts_though_it_holds_nothing_yet():
+def test_a_promised_function_counts_before_it_holds_anything():
     there = cluster(a="cpu=4", b="cpu=4")
     there.promise(f("early", "cpu=4"), "a")
     [group] = grouped([f("x", "cpu=2"), f("y", "cpu=2", "@x")])
@@ -110,16 +111,16 @@ def test_what_is_to_run_somewhere_counts_though_it_holds_nothing_yet():
 
 def test_a_node_that_is_down_is_chosen_last():
     down = replace(Node.of("a", "cpu=4"), health=Health.DOWN)
-    there = Cluster([down, Node.of("b", "cpu=2")])
+    there = GraphCluster([down, Node.of("b", "cpu=2")])
     [group] = grouped([f("x", "cpu=2"), f("y", "cpu=2", "@x")])
     assert there.choose(group) == "b"
-    assert Cluster([down]).choose(group) == "a"  # it may come back
+    assert GraphCluster([down]).choose(group) == "a"  # it may come back
     assert (there.is_down("a"), there.is_down("b"), there.is_down("c")) == (True, False, True)
 
 
-def test_a_copy_whose_parts_do_not_quite_match_is_good_enough():
+def test_a_copy_with_inconsistent_parts_is_usable():
     held = cluster("a:cpu=1 b:cpu=1", a="cpu=4", b="cpu=4").ledger.live.values()
-    there = Cluster([Node.of("a", "cpu=4")], held)
+    there = GraphCluster([Node.of("a", "cpu=4")], held)
     assert there.ledger.nodes["a"].held == {"cpu": 10_000}
 
 

@@ -1,4 +1,4 @@
-"""Graphs: what they refuse, what order they give, what is called for a function, how they look."""
+"""Graphs: validation, order, call plans and pictures."""
 
 import copy
 import pickle
@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gridhand import (
@@ -24,8 +24,8 @@ from gridhand import (
     Resources,
     UnknownFunction,
 )
-from gridhand.core.inline import MOST_EVALUATIONS, plan
-from gridhand.core.layers import layout
+from gridhand.core.graph.call_plan import MOST_EVALUATIONS, plan
+from gridhand.core.graph.layout import layout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -75,7 +75,7 @@ def test_a_function_that_makes_no_sense_is_refused(made, words):
     assert "\n" not in str(caught.value)
 
 
-def test_what_goes_into_extra_args_is_said_where_it_was_put_into_args():
+def test_a_value_in_args_is_refused_with_a_hint_to_extra_args():
     with pytest.raises(InvalidInput) as caught:
         Function("a", int, args=[42])
     assert "extra_args" in caught.value.hint
@@ -131,7 +131,7 @@ def test_the_functions_of_a_graph_cannot_be_changed_behind_it():
         Graph([f("a")]).functions["b"] = f("b")
 
 
-def test_what_is_no_function_is_refused():
+def test_anything_but_a_function_is_refused():
     for wrong in (5, "abc", {"a": {"cpu": 1}}, [5], [{"cost": {}}], {f("a")}):
         with pytest.raises(InvalidInput):
             Graph(wrong)
@@ -145,7 +145,7 @@ BROKEN = {
     "d3 one that needs itself":                       ([f("a", "a")],                                                            CircularDependency,    "a → a"),
     "a circle through an inline one":                 ([f("a", "b"), f("b", "a", type="inline")],                                CircularDependency,    "a → b → a"),
     "a circle at the end of a chain":                 ([f("z"), f("y", "z", "a"), f("b", "y"), f("a", "b")],                     CircularDependency,    "y → b → a → y"),
-    "d3 an argument that is not there":               ([f("load"), f("b", "laod")],                                              UnknownFunction,       "function b refers to 'laod', which is not there; did you mean load?"),
+    "d3 an argument that is not there":               ([f("load"), f("b", "laod")],                                              UnknownFunction,       "function b refers to 'laod', which is not in the graph; did you mean load?"),
     "d3 beside one that is not there":                ([f("a", node=Collocated("x"))],                                           UnknownFunction,       "function a refers to 'x'"),
     "d3 beside each other in a circle":               ([f("a", node=Collocated("b")), f("b", node=Collocated("a"))],             CircularCollocation,   "a → b → a"),
     "beside an inline one":                           ([f("i", type="inline"), f("a", node=Collocated("i"))],                    ImpossibleCollocation, "function a with i: i is inline"),
@@ -184,7 +184,7 @@ def test_a_circle_may_be_long():
     assert len(str(caught.value)) < 500
 
 
-def test_what_is_missing_may_be_added_later():
+def test_a_missing_function_may_be_added_later():
     graph = Graph([f("b", "a")])
     with pytest.raises(UnknownFunction):
         graph.validate()
@@ -207,7 +207,6 @@ def drawn(draw):
     return Graph(draw(st.permutations(functions)))
 
 
-@settings(deadline=None)
 @given(drawn())
 def test_the_order_has_each_after_what_it_takes(graph):
     order = graph.validate().order()
@@ -221,7 +220,7 @@ def test_the_order_has_each_after_what_it_takes(graph):
 
 
 def called(graph, id, **values):
-    """What a caller would call, with these values for what it needs."""
+    """Call a function by its plan, with these values for its needs."""
     made = plan(graph[id], graph.functions)
     sent = pickle.loads(pickle.dumps(made.code)) if made.code is not graph[id].code else made.code
     return sent(*(values[one] for one in made.needs), *made.extra_args)
@@ -244,7 +243,7 @@ def test_d2_as_a_list_the_results_are_one_argument():
     assert called(graph, "d") == ([],)
 
 
-def test_d5_inline_ones_are_evaluated_within_the_call_of_those_that_use_them():
+def test_d5_inline_functions_are_evaluated_within_the_call_that_uses_them():
     graph = Graph(
         [
             f("a"),
@@ -259,7 +258,7 @@ def test_d5_inline_ones_are_evaluated_within_the_call_of_those_that_use_them():
     assert plan(graph["c"], graph.functions).needs == ("a", "b")
 
 
-def test_an_inline_one_is_evaluated_once_for_each_use():
+def test_an_inline_function_is_evaluated_once_for_each_use():
     counted = []
     graph = Graph(
         [
@@ -291,12 +290,12 @@ def test_inline_ones_that_would_be_evaluated_without_end_are_refused():
     assert str(MOST_EVALUATIONS) in caught.value.hint
 
 
-def test_an_error_in_an_inline_one_says_in_which():
+def test_an_error_names_the_inline_function_that_raised_it():
     graph = Graph([f("i", type="inline", code=lambda: 1 / 0), f("c", "i")])
     made = plan(graph["c"], graph.functions)
     with pytest.raises(ZeroDivisionError) as caught:
         made.code()
-    assert caught.value.__notes__ == ["It was raised in the inline function i."]
+    assert caught.value.__notes__ == ["Raised in the inline function i."]
     own = Graph([f("i", type="inline", code=int), f("c", "i", code=lambda x: 1 / x)])
     with pytest.raises(ZeroDivisionError) as caught:
         plan(own["c"], own.functions).code()
@@ -333,7 +332,7 @@ def test_mermaid_has_every_function_and_link():
 
 
 def boxes(svg):
-    """Of every function: left, top, right and bottom of its box; and the paths of the links."""
+    """Return left, top, right and bottom of every box, and the paths of the links."""
     root = ElementTree.fromstring(svg)
     found = {}
     for group in root.iter(f"{SVG}g"):
@@ -355,7 +354,6 @@ def test_a_plot_is_svg_with_a_box_for_each_and_a_path_for_each_link():
     assert svg in SHOWN._repr_html_()
 
 
-@settings(deadline=None)
 @given(drawn())
 def test_boxes_are_below_what_they_take_and_clear_of_each_other(graph):
     root, found, paths = boxes(graph.plot())
@@ -373,7 +371,6 @@ def test_boxes_are_below_what_they_take_and_clear_of_each_other(graph):
     assert graph.plot() == Graph(graph).plot()
 
 
-@settings(deadline=None)
 @given(drawn())
 def test_links_run_between_the_boxes_of_a_layer_and_not_behind_them(graph):
     _, found, paths = boxes(graph.plot())
@@ -412,7 +409,7 @@ def test_a_graph_of_nothing_can_be_drawn():
     assert boxes(Graph().plot())[1] == {}
 
 
-def test_a_graph_is_told_in_a_line():
+def test_the_repr_of_a_graph_is_one_line():
     assert repr(Graph([f("a")])) == "<graph of 1 function: a()>"
     assert repr(Graph([f("a"), f("b", "a")])) == "<graph of 2 functions: a(), b(a)>"
     many = Graph([f(f"f{n}") for n in range(50)])

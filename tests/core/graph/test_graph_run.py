@@ -1,11 +1,12 @@
-"""A run of a graph without anything that runs: what starts, what is tried again, when it is over."""
+"""The state machine of a graph run: starts, retries, losses and the end."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_budget import examples
 from gridhand import CircularDependency, Function, Graph, InvalidInput
-from gridhand.core.graphrun import GraphRun
+from gridhand.core.graph.graph_run import GraphRun
 
 OOPS = ValueError("oops")
 
@@ -19,7 +20,7 @@ DIAMOND = Graph([f("a"), f("b", "a"), f("c", "a"), f("d", "b", "c")])
 
 
 def ran(run, *steps):
-    """Do what a test says: `+a` succeeded, `-a` failed, `~a` was lost; tell what then starts."""
+    """Apply events (`+a` succeeded, `-a` failed, `~a` was lost); return what then starts."""
     for step in steps:
         {"+": run.succeeded, "-": fail(run), "~": lose(run)}[step[0]](step[1:])
     return run.start()
@@ -33,7 +34,7 @@ def lose(run):
     return lambda id: run.lost(id, OOPS)
 
 
-def test_each_starts_when_what_it_takes_is_there():
+def test_a_function_starts_when_its_arguments_have_values():
     run = GraphRun(DIAMOND)
     assert ran(run) == ["a"]
     assert ran(run) == []  # it runs already
@@ -90,7 +91,7 @@ def test_losses_are_counted_apart_from_failures():
     assert run.failure == ("a", OOPS, 4)
 
 
-def test_what_was_put_back_was_never_tried():
+def test_a_function_that_is_put_back_costs_no_attempt():
     run = GraphRun(DIAMOND, max_retries=0)
     assert ran(run) == ["a"]
     for _ in range(20):
@@ -100,7 +101,7 @@ def test_what_was_put_back_was_never_tried():
     assert run.retried == 0
 
 
-def test_what_cannot_run_at_all_is_not_tried_again():
+def test_a_function_that_can_never_run_is_not_retried():
     run = GraphRun(DIAMOND, max_retries=5)
     run.start()
     run.refused("a", OOPS)
@@ -149,7 +150,7 @@ def test_values_are_given_up_when_nothing_is_left_that_takes_them():
     assert run.succeeded("d") == ["b", "c"]
 
 
-def test_a_value_that_nobody_takes_and_nobody_keeps_is_given_up_at_once():
+def test_a_value_that_is_neither_taken_nor_kept_is_dropped_at_once():
     run = GraphRun(DIAMOND, keep=[])
     given_up = []
     while not run.over:
@@ -183,7 +184,7 @@ def test_options_that_make_no_sense_are_refused_by_name(options):
     assert next(iter(options)) in str(caught.value)
 
 
-def test_what_has_no_value_cannot_be_kept():
+def test_a_function_without_a_value_cannot_be_kept():
     graph = Graph([f("x", type="input"), f("i", "x", type="inline"), f("a", "i")])
     for id in ("x", "i"):
         with pytest.raises(InvalidInput, match=f"keep: '{id}'"):
@@ -193,11 +194,11 @@ def test_what_has_no_value_cannot_be_kept():
 
 def test_our_own_mistakes_are_noticed():
     run = GraphRun(DIAMOND)
-    with pytest.raises(ValueError, match="does not run"):
+    with pytest.raises(ValueError, match="is not running"):
         run.succeeded("a")
     run.start()
     run.succeeded("a")
-    with pytest.raises(ValueError, match="does not run"):
+    with pytest.raises(ValueError, match="is not running"):
         run.failed("a", OOPS)
 
 
@@ -226,14 +227,14 @@ def cases(draw):
 
 
 def takes(graph, id):
-    """The regular functions whose values a function needs, seen through inline ones."""
+    """Return the regular functions a function needs, directly or through inline ones."""
     found = set()
     for arg in graph[id].args:
         found |= {"regular": {arg}, "inline": takes(graph, arg), "input": set()}[graph[arg].type]
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80))
 @given(cases(), st.data())
 def test_whatever_happens_it_keeps_its_promises(case, data):
     graph, options = case

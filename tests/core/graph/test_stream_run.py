@@ -1,4 +1,4 @@
-"""Where each item of a stream is, and what comes of it."""
+"""The state machine of a stream: items, joins, failures and what becomes of each item."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridhand import Function, Graph, InvalidInput, NotAssigned, Request, Resources
-from gridhand.core.streamrun import StreamRun, Workers, check_room
+from gridhand.core.graph.stream_run import Outcome, StageWorkers, StreamRun, check_room
 
 
 def joined(**more):
@@ -28,7 +28,7 @@ def called(run, ready):
 
 
 def finish(run, ready, now=0.0):
-    """Call these and all that follows from them, the last first."""
+    """Run these calls and all that follow from them, last first."""
     waiting = list(ready)
     while waiting:
         one = waiting.pop()
@@ -37,35 +37,47 @@ def finish(run, ready, now=0.0):
 
 def test_an_item_goes_through_all_and_comes_out_once():
     run = joined()
-    ready = run.push({"x": 3}, 0.0)
+    ready = run.push(7, {"x": 3}, 0.0)
     assert [one.stage for one in ready] == ["double", "triple"]
     assert run.open == 1
     assert run.take() == []
     finish(run, ready)
-    assert [one.value for one in run.take()] == [(6, 9)]
+    assert run.take() == [(7, Outcome((6, 9)))]
     assert run.take() == []
     assert run.open == 0
 
 
-def test_what_comes_out_is_in_the_order_of_what_went_in():
+def test_items_that_overtake_each_other_keep_their_numbers():
     run = joined()
-    pushed = [run.push({"x": value}, 0.0) for value in (3, 1, 4)]
-    finish(run, pushed[2])
-    finish(run, pushed[0])
-    assert [one.value for one in run.take()] == [(6, 9)]
+    pushed = {number: run.push(number, {"x": number}, 0.0) for number in (3, 1, 4)}
+    finish(run, pushed[4])
+    finish(run, pushed[3])
+    assert run.take() == [(4, Outcome((8, 12))), (3, Outcome((6, 9)))]
     finish(run, pushed[1])
-    assert [one.value for one in run.take()] == [(2, 3), (8, 12)]
+    assert run.take() == [(1, Outcome((2, 3)))]
 
 
-def test_a_failed_item_has_its_error_in_its_place_and_nothing_follows_from_it():
+def test_a_failed_item_has_its_error_and_nothing_follows_from_it():
     run = joined()
-    first, second = run.push({"x": 1}, 0.0), run.push({"x": 2}, 0.0)
+    first, second = run.push(0, {"x": 1}, 0.0), run.push(1, {"x": 2}, 0.0)
     error = ValueError("no")
-    run.failed(first[0].item, error)
+    run.failed(0, error)
     assert run.done("triple", first[1].item, 3, 0.0) == []
-    run.failed(first[0].item, RuntimeError("again"))
+    run.failed(0, RuntimeError("again"))
     finish(run, second)
-    assert [(one.value, one.error) for one in run.take()] == [(None, error), ((4, 6), None)]
+    assert run.take() == [(0, Outcome(None, error)), (1, Outcome((4, 6)))]
+
+
+def test_an_item_that_nobody_wants_has_no_outcome():
+    run = joined(join_timeout_s=5.0)
+    dropped, kept = run.push(0, {"x": 1}, 0.0), run.push(1, {"x": 2}, 0.0)
+    run.done("double", 0, 2, 0.0)
+    run.drop(0)
+    run.drop(0)
+    assert not run.is_open(0)
+    assert run.late(99.0) == []
+    finish(run, [*dropped, *kept])
+    assert run.take() == [(1, Outcome((4, 6)))]
 
 
 def test_none_is_a_value_like_any_other():
@@ -75,8 +87,8 @@ def test_none_is_a_value_like_any_other():
         Function("told", lambda x, y: (x, y), args=["x", "none"]),
     )
     run = StreamRun(graph)
-    finish(run, run.push({"x": None}, 0.0))
-    assert [(one.value, one.error) for one in run.take()] == [((None, None), None)]
+    finish(run, run.push(0, {"x": None}, 0.0))
+    assert run.take() == [(0, Outcome((None, None)))]
 
 
 def test_of_several_last_functions_each_has_its_result():
@@ -86,8 +98,8 @@ def test_of_several_last_functions_each_has_its_result():
         Function("down", lambda x: x - 1, args=["x"]),
     )
     run = StreamRun(graph)
-    finish(run, run.push({"x": 5}, 0.0))
-    assert [one.value for one in run.take()] == [{"up": 6, "down": 4}]
+    finish(run, run.push(0, {"x": 5}, 0.0))
+    assert run.take() == [(0, Outcome({"up": 6, "down": 4}))]
 
 
 def test_a_function_that_takes_nothing_is_called_for_each():
@@ -98,14 +110,14 @@ def test_a_function_that_takes_nothing_is_called_for_each():
         Function("both", lambda x, n: (x, n), args=["x", "tick"]),
     )
     run = StreamRun(graph)
-    for value in "ab":
-        finish(run, run.push({"x": value}, 0.0))
-    assert [one.value for one in run.take()] == [("a", 0), ("b", 1)]
+    for number, value in enumerate("ab"):
+        finish(run, run.push(number, {"x": value}, 0.0))
+    assert run.take() == [(0, Outcome(("a", 0))), (1, Outcome(("b", 1)))]
 
 
-def test_a_join_that_takes_too_long_is_told_of_once():
+def test_a_late_join_is_reported_once():
     run = joined(join_timeout_s=5.0)
-    double, _ = run.push({"x": 1}, 0.0)
+    double, _ = run.push(0, {"x": 1}, 0.0)
     run.done("double", double.item, 2, 10.0)
     assert run.next_late() == 15.0
     assert run.late(14.9) == []
@@ -116,14 +128,14 @@ def test_a_join_that_takes_too_long_is_told_of_once():
 
 def test_a_join_in_time_is_not():
     run = joined(join_timeout_s=5.0)
-    double, triple = run.push({"x": 1}, 0.0)
+    double, triple = run.push(0, {"x": 1}, 0.0)
     ready = run.done("double", double.item, 2, 10.0)
     ready += run.done("triple", triple.item, 3, 11.0)
     assert [one.stage for one in ready] == ["pair"]
     assert run.late(99.0) == []
 
 
-def test_what_is_pushed_is_read_by_the_inputs():
+def test_pushed_values_are_read_by_input():
     run = joined()
     assert run.read((3,), {}) == {"x": 3}
     assert run.read((), {"x": None}) == {"x": None}
@@ -157,8 +169,8 @@ def noting(number):
 
 
 @given(st.data())
-def test_in_whatever_order_things_happen_each_item_comes_out_once_and_in_order(data):
-    """Random graphs, random orders, random failures: as a plain evaluation of each item."""
+def test_in_whatever_order_things_happen_each_item_comes_out_once(data):
+    """Random graphs, orders and failures give the same as evaluating each item directly."""
     size = data.draw(st.integers(1, 6))
     functions = [Function("x", type="input")]
     for number in range(size):
@@ -171,7 +183,7 @@ def test_in_whatever_order_things_happen_each_item_comes_out_once_and_in_order(d
     waiting, out, pushed = [], [], 0
     while pushed < items or waiting:
         if pushed < items and (not waiting or data.draw(st.booleans())):
-            waiting += run.push({"x": pushed}, 0.0)
+            waiting += run.push(pushed, {"x": pushed}, 0.0)
             pushed += 1
             continue
         one = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
@@ -182,7 +194,7 @@ def test_in_whatever_order_things_happen_each_item_comes_out_once_and_in_order(d
         out += run.take()
     assert run.open == 0
     assert len(out) == items
-    for item, outcome in enumerate(out):
+    for item, outcome in sorted(out):
         if item in failing:
             assert outcome.error.args == (item,)
             continue
@@ -213,7 +225,7 @@ def test_room(stages, nodes, refused):
         node = next((one[1:] for one in words if one[0] == "@"), None)
         count = next((int(one[1:]) for one in words if one[0] == "x"), 1)
         amounts = " ".join(one for one in words if "=" in one)
-        return Workers(Request(Resources.parse(amounts), node=node), count)
+        return StageWorkers(Request(Resources.parse(amounts), node=node), count)
 
     asked = {f"f{number}": workers(one) for number, one in enumerate(stages)}
     there = {name: Resources.parse(has) for name, has in nodes.items()}

@@ -1,31 +1,26 @@
-"""Every move of a job from every state: what it leads to, what it changes, what it leaves alone."""
-
-import os
-import subprocess
-import sys
+"""Every move of a job from every state: the new state, and what changes with it."""
 
 import pytest
 
-from gridhand import InvalidInput, InvalidName, JobRefused, Request, Resources
-from gridhand.core.attempts import End, Reason
-from gridhand.core.jobs import (
+from gridhand import InvalidInput, InvalidName, JobRefused, Request
+from gridhand.core.jobs.attempt import AttemptEnd, Reason
+from gridhand.core.jobs.job import (
     OPEN,
     After,
     Condition,
     Job,
+    JobPhase,
+    JobSpec,
     JobState,
-    Phase,
     Priority,
-    Work,
     cancel,
     end,
-    outcome,
     spawned,
     start,
     stop,
     submit,
 )
-from gridhand.core.retries import FINAL, RetryPolicy
+from gridhand.core.jobs.retry_policy import FINAL, RetryPolicy
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED, LOST = JobState
 NOW = 1_000_000
@@ -34,7 +29,7 @@ ASKED = Request.of(cpu=2, memory="1GB")
 
 def work(**more):
     fields = {"owner": "ann", "command": ("sleep", "9"), "folder": "/home/ann", "request": ASKED}
-    return Work(**fields | more)
+    return JobSpec(**fields | more)
 
 
 def queued(**more):
@@ -48,12 +43,12 @@ def running(job=None, **more):
 
 def ended(job, reason=Reason.EXIT, code=None, now=NOW + 9, **more):
     last = job.attempts[-1]
-    told = End(last.number, last.allocation, Reason(reason), code, **more)
+    told = AttemptEnd(last.number, last.allocation, Reason(reason), code, **more)
     return end(job, told, now=now)
 
 
 def one_in(state, **more):
-    """A job in that state, as it gets there."""
+    """Return a job in that state, moved there step by step."""
     if state is QUEUED:
         return queued(**more)
     if state is CANCELLED:
@@ -68,7 +63,7 @@ def one_in(state, **more):
 
 
 def check(job):
-    """What is true of every job."""
+    """Check what holds for every job."""
     assert [one.number for one in job.attempts] == list(range(1, len(job.attempts) + 1))
     assert len({one.allocation for one in job.attempts}) == len(job.attempts)
     over = [one.ended is not None for one in job.attempts]
@@ -77,7 +72,7 @@ def check(job):
     )
     assert (job.state is RUNNING) == (job.attempt is not None) == (bool(over) and not over[-1])
     assert (job.state in OPEN) == job.open == (job.ended is None) == (job.reason is None)
-    assert (job.phase(NOW) is Phase.ENDED) == (not job.open)
+    assert (job.phase(NOW) is JobPhase.ENDED) == (not job.open)
     assert job.not_before is None or job.state is QUEUED
 
 
@@ -86,9 +81,9 @@ HOW = {
     "hear that it was spawned": lambda job: spawned(job, 1, now=NOW + 5),
     "stop": lambda job: stop(job, 1, Reason.TIMEOUT),
     "cancel": lambda job: cancel(job, now=NOW + 5),
-    "hear of success": lambda job: end(job, End(1, "a1", Reason.EXIT, 0), now=NOW + 5),
-    "hear of failure": lambda job: end(job, End(1, "a1", Reason.EXIT, 1), now=NOW + 5),
-    "lose the node": lambda job: end(job, End(1, "a1", Reason.NODE_LOST), now=NOW + 5),
+    "hear of success": lambda job: end(job, AttemptEnd(1, "a1", Reason.EXIT, 0), now=NOW + 5),
+    "hear of failure": lambda job: end(job, AttemptEnd(1, "a1", Reason.EXIT, 1), now=NOW + 5),
+    "lose the node": lambda job: end(job, AttemptEnd(1, "a1", Reason.NODE_LOST), now=NOW + 5),
 }
 
 SAME = "same"
@@ -167,8 +162,8 @@ def test_every_reason_ends_a_job_somewhere():
 
 
 @pytest.mark.parametrize("leads_to", [SUCCEEDED, FAILED, QUEUED])
-def test_the_same_end_told_twice_changes_nothing(leads_to):
-    told = End(1, "a1", Reason.EXIT, 0 if leads_to is SUCCEEDED else 1)
+def test_a_repeated_end_changes_nothing(leads_to):
+    told = AttemptEnd(1, "a1", Reason.EXIT, 0 if leads_to is SUCCEEDED else 1)
     policy = RetryPolicy(tries=2 if leads_to is QUEUED else 1)
     once = end(running(retry=policy), told, now=NOW + 2)
     assert once.state is leads_to
@@ -189,7 +184,7 @@ def test_an_end_of_another_attempt_changes_nothing(attempt, allocation):
     job = ended(running(retry=RetryPolicy(tries=3, delay_ms=0)), code=1)
     job = running(job)
     assert job.attempt.number == 2
-    assert end(job, End(attempt, allocation, Reason.EXIT, 0), now=NOW + 9) is job
+    assert end(job, AttemptEnd(attempt, allocation, Reason.EXIT, 0), now=NOW + 9) is job
 
 
 def test_news_of_an_older_attempt_does_not_touch_the_newer_one():
@@ -199,14 +194,14 @@ def test_news_of_an_older_attempt_does_not_touch_the_newer_one():
     assert stop(job, 2, Reason.TIMEOUT).attempt.stopping is Reason.TIMEOUT
 
 
-def test_a_start_told_twice_is_one_attempt():
+def test_a_repeated_start_is_one_attempt():
     job = running()
     assert start(job, node="n1", allocation="a1", now=NOW + 7) is job
     with pytest.raises(JobRefused):
         start(job, node="n1", allocation="a2", now=NOW + 7)
 
 
-def test_what_an_attempt_held_that_is_over_starts_no_other():
+def test_the_allocation_of_an_ended_attempt_starts_no_other():
     job = ended(running(), "node_lost")
     with pytest.raises(JobRefused, match="a1"):
         start(job, node="n1", allocation="a1", now=NOW + 7)
@@ -222,19 +217,19 @@ def test_a_job_that_backs_off_starts_when_its_time_has_come():
 
 def test_the_phases_of_a_job():
     job = queued(retry=RetryPolicy(tries=2))
-    assert job.phase(NOW, waiting=True) is Phase.WAITING
-    assert job.phase(NOW) is Phase.QUEUED
+    assert job.phase(NOW, waiting=True) is JobPhase.WAITING
+    assert job.phase(NOW) is JobPhase.QUEUED
     job = running(job)
-    assert job.phase(NOW) is Phase.STARTING
+    assert job.phase(NOW) is JobPhase.STARTING
     job = spawned(job, 1, now=NOW + 2)
-    assert job.phase(NOW) is Phase.RUNNING
+    assert job.phase(NOW) is JobPhase.RUNNING
     assert spawned(job, 1, now=NOW + 3) is job
     job = stop(job, 1, Reason.PREEMPTED)
-    assert job.phase(NOW) is Phase.STOPPING
+    assert job.phase(NOW) is JobPhase.STOPPING
     job = ended(running(retry=RetryPolicy(tries=2)), code=1, now=NOW)
-    assert job.phase(NOW) is job.phase(NOW + 999) is Phase.BACKING_OFF
-    assert job.phase(NOW + 1_000) is Phase.QUEUED
-    assert cancel(job, now=NOW).phase(NOW) is Phase.ENDED
+    assert job.phase(NOW) is job.phase(NOW + 999) is JobPhase.BACKING_OFF
+    assert job.phase(NOW + 1_000) is JobPhase.QUEUED
+    assert cancel(job, now=NOW).phase(NOW) is JobPhase.ENDED
     check(cancel(job, now=NOW))
 
 
@@ -254,7 +249,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize(("told", "how", "counts_as", "leads_to"), STOPS.values(), ids=STOPS)
-def test_what_a_job_was_stopped_for_is_why_it_ended(told, how, counts_as, leads_to):
+def test_the_reason_to_stop_is_the_reason_of_the_end(told, how, counts_as, leads_to):
     job = running(retry=RetryPolicy(tries=9))
     for reason in map(Reason, told):
         job = cancel(job, now=NOW, reason=reason) if reason in FINAL else stop(job, 1, reason)
@@ -283,48 +278,25 @@ def test_a_retry_after_running_out_of_memory_asks_for_more_of_it_alone():
     job = ended(running(retry=RetryPolicy(tries=3)), "oom", peak_bytes=2 * 10**9)
     assert job.request == Request.of(cpu=2, memory=2400)
     assert job.work.request == ASKED
-    assert job.attempts[0].short_of == "memory"
     again = ended(running(job._replace(not_before=None)), "node_lost")
     assert again.request == job.request  # it needs what it needs
 
 
 def test_where_no_node_has_more_it_fails():
-    told = End(1, "a1", Reason.OOM, peak_bytes=10**9)
+    told = AttemptEnd(1, "a1", Reason.OOM, peak_bytes=10**9)
     job = running(retry=RetryPolicy(tries=3))
-    assert end(job, told, now=NOW, most=Resources.of(memory="1GB")).state is FAILED
-    assert end(job, told, now=NOW, most=Resources.of(memory="2GB")).state is QUEUED
+    assert end(job, told, now=NOW, most_bytes=10**9).state is FAILED
+    assert end(job, told, now=NOW, most_bytes=2 * 10**9).state is QUEUED
 
 
 def test_jitter_brings_it_back_sooner():
-    job, told = running(retry=RetryPolicy(tries=2)), End(1, "a1", Reason.EXIT, 1)
+    job, told = running(retry=RetryPolicy(tries=2)), AttemptEnd(1, "a1", Reason.EXIT, 1)
     assert end(job, told, now=NOW, jitter=1.0).not_before == NOW + 500
 
 
-def waited(code):
-    return os.waitpid(subprocess.Popen([sys.executable, "-Ssc", code]).pid, 0)[1]
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_outcome_of_real_processes():
-    exited = waited("import os; os._exit(3)")
-    killed = waited("import os; os.kill(os.getpid(), 9)")
-    assert (outcome(exited), outcome(killed)) == (3, 137)
-    assert End.waited(1, "a1", exited, 77) == End(1, "a1", Reason.EXIT, 3, None, 77)
-    job = end(running(), End.waited(1, "a1", killed), now=NOW)
+def test_the_status_of_a_killed_job_is_that_of_a_shell():
+    job = end(running(), AttemptEnd(1, "a1", Reason.SIGNAL, signal=9), now=NOW)
     assert (job.reason, job.attempts[0].signal, job.attempts[0].status) == ("signal", 9, 137)
-
-
-def test_outcomes():
-    assert [outcome(status) for status in (0, 256, 255 << 8, 9, 15, 139)] == [
-        0,
-        1,
-        255,
-        137,
-        143,
-        139,
-    ]
-    with pytest.raises(ValueError):
-        outcome(0x137F)  # it was stopped, and lives
 
 
 #    condition   met by
@@ -353,7 +325,6 @@ WRONG = {
     "a time limit of nothing":        {"time_limit_ms": 0},
     "part of a millisecond":          {"time_limit_ms": 1.5},
     "a negative grace":               {"grace_ms": -1},
-    "no pieces":                      {"pieces": 0},
     "none at once":                   {"at_once": 0},
     "a task type with spaces":        {"task_type": "a b"},
 }  # fmt: skip

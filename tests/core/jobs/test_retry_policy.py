@@ -1,12 +1,20 @@
-"""After a failure: whether again, when, and with what."""
+"""Retries: whether, when, and with which request."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridhand import InvalidInput, Request, Resources
-from gridhand.core.attempts import Attempt, Reason
-from gridhand.core.retries import FINAL, LOSSES, Again, RetryPolicy, again, enough, with_more
+from gridhand.core.jobs.attempt import Attempt, Reason
+from gridhand.core.jobs.retry_policy import (
+    FINAL,
+    LOSSES,
+    Retry,
+    RetryPolicy,
+    enough,
+    next_retry,
+    with_more_memory,
+)
 
 MiB, GiB = 2**20, 2**30
 EXIT, SIGNAL, OOM, TIMEOUT, START_FAILED = "exit", "signal", "oom", "timeout", "start_failed"
@@ -20,15 +28,14 @@ REQUEST = Request.of(cpu=2, memory="1GiB", disk="5GB")
 
 
 def attempts(*reasons, **last):
-    """Attempts that ended so; an exit code may stand for an exit."""
+    """Make attempts that ended for these reasons; a number is an exit code."""
     made = []
     for number, reason in enumerate(reasons, 1):
         code, reason = (reason, EXIT) if isinstance(reason, int) else (None, reason)
         made.append(
             Attempt(number, "n1", f"a{number}", 0, 0, exit_code=code, reason=Reason(reason))
         )
-    short = {"short_of": "memory"} if made[-1].reason is Reason.OOM else {}
-    return [*made[:-1], made[-1]._replace(**short | last)]
+    return [*made[:-1], made[-1]._replace(**last)]
 
 
 #    what it shows                                    policy                    how its attempts ended           wait
@@ -68,15 +75,15 @@ CASES = {
 
 
 @pytest.mark.parametrize(("policy", "ended", "wait"), CASES.values(), ids=CASES)
-def test_what_follows_a_failure(policy, ended, wait):
-    found = again(RetryPolicy.of(**policy), attempts(*ended), REQUEST)
-    assert found == (None if wait is None else Again(REQUEST, wait))
+def test_the_policy_decides_on_the_next_retry(policy, ended, wait):
+    found = next_retry(RetryPolicy.of(**policy), attempts(*ended), REQUEST)
+    assert found == (None if wait is None else Retry(REQUEST, wait))
 
 
 def test_a_signal_counts_as_the_code_a_shell_gives_it():
     policy = RetryPolicy.of(1, on="137")
-    assert again(policy, attempts(SIGNAL, signal=9), REQUEST)
-    assert again(policy, attempts(SIGNAL, signal=15), REQUEST) is None
+    assert next_retry(policy, attempts(SIGNAL, signal=9), REQUEST)
+    assert next_retry(policy, attempts(SIGNAL, signal=15), REQUEST) is None
 
 
 #    what it shows                                had       peak       most     asked then
@@ -99,7 +106,7 @@ MEMORY = {
 def test_after_running_out_of_memory_more_is_asked_for(had, peak, most, asked):
     request = Request(Resources({"cpu": 20_000, "memory": had}), labels={"zone": "a"})
     last = attempts(OOM, peak_bytes=peak)[-1]
-    found = with_more(request, last, None if most is None else Resources({"memory": most}))
+    found = with_more_memory(request, last, most)
     if asked is None:
         assert found is None
         return
@@ -111,7 +118,7 @@ def test_running_out_again_asks_for_more_again():
     asked = []
     for number in range(3):
         made += attempts(OOM, number=number + 1, peak_bytes=request.amounts["memory"])
-        request = again(policy, made, request).request
+        request = next_retry(policy, made, request).request
         asked.append(request.amounts["memory"])
         assert request.amounts.without("memory") == REQUEST.amounts.without("memory")
     assert asked == sorted(set(asked))
@@ -119,47 +126,23 @@ def test_running_out_again_asks_for_more_again():
 
 
 def test_where_no_node_has_more_memory_the_job_fails():
-    most = Resources({"memory": REQUEST.amounts["memory"]})
-    assert again(RetryPolicy.of(3), attempts(OOM), REQUEST, most=most) is None
+    most = REQUEST.amounts["memory"]
+    assert next_retry(RetryPolicy.of(3), attempts(OOM), REQUEST, most_bytes=most) is None
 
 
 @pytest.mark.parametrize("reason", [PREEMPTED, NODE_LOST, EXIT, SIGNAL, START_FAILED])
 def test_after_anything_else_the_same_is_asked_for(reason):
     ended = attempts(OOM, reason, peak_bytes=50 * GiB)
-    assert again(RetryPolicy.of(9), ended, REQUEST).request == REQUEST
-
-
-def test_memory_of_a_device_is_raised_where_that_ran_out():
-    asked = Request.of(cpu=1, memory="8GB", gpu=1, gpu_memory="10GB")
-    last = attempts(OOM, short_of="gpu_memory", peak_bytes=10**9, gpu_peak_bytes=10 * 10**9)[-1]
-    assert with_more(asked, last) == Request.of(cpu=1, memory="8GB", gpu=1, gpu_memory="12GB")
-    assert with_more(asked, last, Resources.of(memory="99GB", gpu_memory="10GB")) is None
-
-
-def test_the_share_of_a_device_gets_memory_of_its_own():
-    last = attempts(OOM, short_of="gpu_memory", gpu_peak_bytes=10 * 10**9)[-1]
-    assert with_more(Request.of(gpu=0.5), last) == Request.of(gpu=0.5, gpu_memory="12GB")
-
-
-def test_a_whole_device_that_was_too_small_is_tried_again_only_where_there_is_a_larger_one():
-    last = attempts(OOM, short_of="gpu_memory", gpu_peak_bytes=20 * 10**9)[-1]
-    whole = Request.of(gpu=1)
-    assert with_more(whole, last, Resources.of(gpu_memory="40GB")) == whole
-    assert with_more(whole, last, Resources.of(gpu_memory="20GB")) is None
+    assert next_retry(RetryPolicy.of(9), ended, REQUEST).request == REQUEST
 
 
 def test_only_the_choice_that_ran_is_raised():
     asked = Request.of(cpu=1, memory="10GB", gpu=1, fallback="cpu")
-    first = with_more(asked, attempts(OOM)[-1])
+    first = with_more_memory(asked, attempts(OOM)[-1], None)
     assert [one.amounts["memory"] for one in first.choices()] == [12 * 10**9, 10 * 10**9]
-    second = with_more(first, attempts(OOM, choice=1, peak_bytes=20 * 10**9)[-1])
+    second = with_more_memory(first, attempts(OOM, choice=1, peak_bytes=20 * 10**9)[-1], None)
     assert [one.amounts["memory"] for one in second.choices()] == [12 * 10**9, 24 * 10**9]
     assert [one.gpu for one in second.choices()] == [one.gpu for one in asked.choices()]
-
-
-def test_a_device_that_ran_out_on_the_fallback_changes_nothing():
-    asked = Request.of(cpu=1, memory="10GB", gpu=1, fallback="cpu")
-    assert with_more(asked, attempts(OOM, choice=1, short_of="gpu_memory")[-1]) == asked
 
 
 @given(st.integers(0, 2**50), st.integers(0, 2**50))
@@ -179,7 +162,7 @@ def test_jitter_takes_off_up_to_half():
         2000,
         4000,
     ]
-    assert again(RetryPolicy.of(1), attempts(1), REQUEST, jitter=1.0).wait_ms == 500
+    assert next_retry(RetryPolicy.of(1), attempts(1), REQUEST, jitter=1.0).wait_ms == 500
 
 
 @given(st.integers(1, 5_000), st.floats(0, 1))
@@ -218,12 +201,12 @@ def test_a_policy_made_by_hand_is_checked_too():
         RetryPolicy(on=frozenset({Reason.CANCELLED}))
 
 
-def test_what_never_began_comes_back_whatever_the_policy_and_counts_for_nothing():
+def test_an_attempt_that_never_began_is_always_retried_and_not_counted():
     never = RetryPolicy(on=frozenset())
-    assert again(never, attempts(Reason.RETURNED), REQUEST) == Again(REQUEST, 0)
+    assert next_retry(never, attempts(Reason.RETURNED), REQUEST) == Retry(REQUEST, 0)
     twice = RetryPolicy(tries=2)
-    assert again(twice, attempts(Reason.RETURNED, Reason.EXIT), REQUEST) is not None
-    assert again(twice, attempts(Reason.RETURNED, Reason.EXIT, Reason.EXIT), REQUEST) is None
+    assert next_retry(twice, attempts(Reason.RETURNED, Reason.EXIT), REQUEST) is not None
+    assert next_retry(twice, attempts(Reason.RETURNED, Reason.EXIT, Reason.EXIT), REQUEST) is None
     with pytest.raises(InvalidInput):
         RetryPolicy.of(1, on="returned")
 
@@ -231,5 +214,5 @@ def test_what_never_began_comes_back_whatever_the_policy_and_counts_for_nothing(
 def test_every_cause_can_be_named():
     for cause in set(Reason) - FINAL - {Reason.RETURNED}:
         assert RetryPolicy.of(1, on=cause).on == {cause}
-        assert again(RetryPolicy.of(1, on=cause), attempts(cause), REQUEST) is not None
+        assert next_retry(RetryPolicy.of(1, on=cause), attempts(cause), REQUEST) is not None
     assert not LOSSES & FINAL

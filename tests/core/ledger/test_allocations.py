@@ -1,18 +1,25 @@
-"""Every move from every state: what it leads to, or why it is refused."""
+"""Every move from every state: the new state, or the refusal."""
 
 import itertools
 
 import pytest
 
 from gridhand import LeaseExpired, MoveRefused, ReservationExpired, Resources
-from gridhand.core.allocations import OPEN, Allocation, Lifetime, Move, State, advance
-from gridhand.core.gpus import DeviceHold
+from gridhand.core.ledger.allocations import (
+    OPEN,
+    Allocation,
+    AllocationMove,
+    AllocationState,
+    Lifetime,
+    advance,
+)
+from gridhand.core.ledger.devices import DeviceHold
 
 NOW = 1_000_000
 TTL = 500
 
-RESERVED, ACTIVE, RELEASED, EXPIRED, LOST = State
-CONFIRM, RENEW, RELEASE, EXPIRE, LOSE = Move
+RESERVED, ACTIVE, RELEASED, EXPIRED, LOST = AllocationState
+CONFIRM, RENEW, RELEASE, EXPIRE, LOSE = AllocationMove
 UNTIL_RELEASED, LEASE, SESSION, JOB = Lifetime
 
 
@@ -118,7 +125,7 @@ WHEN = {NONE: "without a deadline", AHEAD: "in time", EXACTLY: "at its deadline"
 def test_every_move_from_every_state(case, outcome):
     state, deadline, move = case
     before = held(state, deadline)
-    if isinstance(outcome, State):
+    if isinstance(outcome, AllocationState):
         after = advance(before, move, now=NOW)
         assert after.state is outcome
         if not before.live:
@@ -133,15 +140,17 @@ def test_every_move_from_every_state(case, outcome):
 
 
 def test_the_table_has_every_state_and_every_move():
-    assert {(state, move) for state, _, move in TABLE} == set(itertools.product(State, Move))
+    assert {(state, move) for state, _, move in TABLE} == set(
+        itertools.product(AllocationState, AllocationMove)
+    )
 
 
 def test_only_reserved_and_active_are_open():
     assert frozenset({RESERVED, ACTIVE}) == OPEN
-    assert [held(state).live for state in State] == [True, True, False, False, False]
+    assert [held(state).live for state in AllocationState] == [True, True, False, False, False]
 
 
-# ---- deadlines (RELIABILITY rows 9 to 11)
+# ---- deadlines (rows 9 to 11)
 
 
 def test_9_a_release_after_expiry_answers_expired_and_changes_nothing():
@@ -193,7 +202,7 @@ def test_renewing_with_another_ttl_takes_it_on():
     assert again.deadline == NOW + 8
 
 
-def test_what_is_no_lease_cannot_be_renewed_even_with_a_ttl():
+def test_only_a_lease_can_be_renewed_even_with_a_ttl():
     for lifetime in (UNTIL_RELEASED, SESSION, JOB):
         with pytest.raises(MoveRefused, match="not a lease"):
             advance(held(ACTIVE, lifetime=lifetime), RENEW, now=NOW, ttl_ms=5)
@@ -214,7 +223,7 @@ def test_a_move_leaves_the_allocation_it_was_made_from_alone():
     assert tuple(before) == kept
 
 
-def test_what_is_held_is_the_amounts_and_the_devices_added_up():
+def test_resources_are_the_amounts_and_the_devices_added_up():
     devices = (DeviceHold("d0", 0, 100), DeviceHold("d1", 2500, 50))
     assert held(devices=devices).resources.parts() == {
         "cpu": 10_000,

@@ -1,4 +1,4 @@
-"""The one record of nodes and of what is held on them."""
+"""The ledger: nodes, allocations, groups, holders, deadlines and rollback."""
 
 import random
 
@@ -16,15 +16,17 @@ from gridhand import (
     UnknownAllocation,
     UnknownNode,
 )
-from gridhand.core.allocations import Lifetime, Move, State
-from gridhand.core.check import check_state
-from gridhand.core.gpus import DeviceHold, GpuHealth
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Health
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.resources import UNIT
-from gridhand.core.strategies import best_fit
-from gridhand.core.views import cluster_status, dump, node_status
+from gridhand.audit import check_state
+from gridhand.core.ledger.allocations import AllocationMove, AllocationState, Lifetime, Terms
+from gridhand.core.ledger.devices import DeviceHold
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.ledger.status import cluster_status, dump, node_status
+from gridhand.core.model.gpus import GpuHealth
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.resources import UNIT
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import best_fit
 
 NOW = 1_000_000
 GB = 10**9
@@ -58,7 +60,7 @@ def hold_group(ledger, *asked, terms=ANN, node="n1", now=NOW):
 
 
 def reservation(ttl_ms=100, **more):
-    return Terms("ann", state=State.RESERVED, ttl_ms=ttl_ms, **more)
+    return Terms("ann", state=AllocationState.RESERVED, ttl_ms=ttl_ms, **more)
 
 
 def lease(ttl_ms=100, **more):
@@ -103,7 +105,7 @@ def test_t9_a_total_below_what_is_held_is_overcommitted_and_takes_nothing_new():
     assert ledger.nodes["n1"].overcommitted
     assert ledger.nodes["n1"].room(Request.of(memory=1), {}) is None
     seen(ledger)
-    ledger.move(first.id, Move.RELEASE, now=NOW)
+    ledger.move(first.id, AllocationMove.RELEASE, now=NOW)
     assert not ledger.nodes["n1"].overcommitted  # exactly what there is, is not too much
     assert ledger.nodes["n1"].room(Request.of(memory=1), {}) == ()
     seen(ledger)
@@ -115,9 +117,21 @@ def test_a_resource_that_vanishes_while_it_is_held_is_overcommitted():
     ledger.register(Node.of("n1", cpu=4))
     assert ledger.nodes["n1"].overcommitted
     seen(ledger)
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     assert not ledger.nodes["n1"].overcommitted
     assert "fpga" not in available(ledger)
+
+
+def test_a_release_that_is_undone_leaves_the_node_overcommitted():
+    ledger = ledger_of(n1="cpu=4 memory=100")
+    held = hold(ledger, cpu=4)
+    ledger.register(Node.of("n1", cpu=1, memory=100))
+    mark = ledger.mark()
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
+    assert ledger.nodes["n1"].open
+    ledger.rollback(mark)
+    assert ledger.nodes["n1"].overcommitted
+    assert ledger.nodes["n1"].room(Request.of(memory=1), {}) is None
 
 
 def test_growing_back_ends_the_overcommitment():
@@ -146,7 +160,7 @@ def test_draining_gives_no_new_work_keeps_what_is_held_and_outlives_registering(
     ]
 
 
-def test_draining_what_is_drained_changes_nothing():
+def test_draining_a_drained_node_changes_nothing():
     ledger = ledger_of(n1="cpu=4")
     ledger.set_draining("n1", False)
     assert ledger.changes == []
@@ -173,7 +187,7 @@ def test_what_a_node_held_is_lost_when_it_goes_down_and_only_that():
     lost = [change for change in ledger.changes if change.kind == "allocation.lost"]
     assert [change.subject for change in lost] == [first.id, second.id]
     assert {change.why for change in lost} == {"no heartbeat"}
-    assert all(change.after.state is State.LOST for change in lost)
+    assert all(change.after.state is AllocationState.LOST for change in lost)
     seen(ledger)
 
 
@@ -257,7 +271,7 @@ def test_a_device_on_which_something_is_held_stays_as_lost_when_it_is_no_longer_
     assert ledger.nodes["n1"].room(Request.of(gpu=2), {}) is None
     assert hold(ledger, gpu=1).devices[0].device == "B"  # the others stay allocatable
     seen(ledger)
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     assert ledger.nodes["n1"].room(Request.of(gpu=1), {}) is None
     ledger.register(gpu_node("n1", "B"))
     assert list(ledger.nodes["n1"].devices) == ["B"]
@@ -271,7 +285,7 @@ def test_a_lost_device_that_is_described_again_is_well_again():
     ledger.register(gpu_node("n1", "A"))
     assert ledger.nodes["n1"].devices["A"].share == UNIT // 2
     assert hold(ledger, gpu=0.5).devices[0].device == "A"
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     seen(ledger)
 
 
@@ -307,7 +321,7 @@ def test_a_device_that_shrinks_below_what_is_held_is_overcommitted():
     assert ledger.nodes["n1"].overcommitted
     assert ledger.nodes["n1"].room(Request.of(cpu=1), {}) is None
     seen(ledger)
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     assert ledger.nodes["n1"].room(Request.of(gpu=2), {}) is not None
 
 
@@ -328,7 +342,7 @@ def test_an_allocation_is_for_one_owner_until_released():
     held = hold(ledger_of(n1="cpu=4"), cpu=1)
     assert (held.owner, held.state, held.lifetime) == (
         "ann",
-        State.ACTIVE,
+        AllocationState.ACTIVE,
         Lifetime.UNTIL_RELEASED,
     )
     assert held.deadline is held.group is held.asked is None
@@ -339,7 +353,9 @@ def test_releasing_brings_back_exactly_what_was_held():
     before = seen(ledger)
     held = [hold(ledger, cpu=0.1, gpu=0.3), hold(ledger, gpu_memory="3GB"), hold(ledger, gpu=1)]
     for one in held:
-        assert ledger.move(one.id, Move.RELEASE, now=NOW).state is State.RELEASED
+        assert (
+            ledger.move(one.id, AllocationMove.RELEASE, now=NOW).state is AllocationState.RELEASED
+        )
     assert seen(ledger) == before
 
 
@@ -352,18 +368,18 @@ def test_10_000_tenths_are_held_and_given_back_exactly():
         ledger.grant([tenth], ANN, now=NOW)
     random.Random(5).shuffle(held)
     for one in held:
-        ledger.move(one.id, Move.RELEASE, now=NOW)
+        ledger.move(one.id, AllocationMove.RELEASE, now=NOW)
     assert ledger.nodes["n1"].held == {}
     assert available(ledger) == Resources.of(cpu=1000)
 
 
-def test_moving_what_is_not_there_is_an_error():
+def test_moving_an_unknown_allocation_is_an_error():
     ledger = ledger_of(n1="cpu=4")
     held = hold(ledger, cpu=1)
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     for id in (held.id, "a1-99", ""):
         with pytest.raises(UnknownAllocation):
-            ledger.move(id, Move.RELEASE, now=NOW)
+            ledger.move(id, AllocationMove.RELEASE, now=NOW)
         with pytest.raises(UnknownAllocation):
             ledger.get(id)
 
@@ -412,7 +428,7 @@ def test_a_holder_asking_for_something_else_is_busy():
         (Terms("ann", "train"), [Request.of(cpu=1)] * 2),
         (reservation(holder="train"), [Request.of(cpu=1)]),
     ):
-        with pytest.raises(HolderBusy, match=f"'train' already holds allocation {held.id}"):
+        with pytest.raises(HolderBusy, match=f"'train' already has allocation {held.id}"):
             ledger.held_by(terms, asked)
 
 
@@ -422,7 +438,7 @@ def test_holders_are_of_one_owner_and_free_again_when_they_end():
     assert ledger.held_by(Terms("bob", "train"), [Request.of(cpu=9)]) == []
     assert ledger.held_by(Terms("ann", "other"), [Request.of(cpu=9)]) == []
     assert ledger.held_by(Terms("ann"), [Request.of(cpu=1)]) == []
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     assert ledger.held_by(Terms("ann", "train"), [Request.of(cpu=9)]) == []
     hold(ledger, Terms("ann", "train"), cpu=2)
     seen(ledger)
@@ -433,8 +449,8 @@ def test_a_holder_with_the_name_of_the_next_id_does_not_mix_with_it():
     named = hold(ledger, Terms("ann", f"a1-{ledger.next_number + 1}"), cpu=1)
     nameless = hold(ledger, ANN, cpu=1)
     seen(ledger)  # no two live allocations of one owner have the same holder
-    ledger.move(named.id, Move.RELEASE, now=NOW)
-    ledger.move(nameless.id, Move.RELEASE, now=NOW)
+    ledger.move(named.id, AllocationMove.RELEASE, now=NOW)
+    ledger.move(nameless.id, AllocationMove.RELEASE, now=NOW)
     seen(ledger)
 
 
@@ -459,10 +475,10 @@ def test_a_group_is_granted_renewed_and_ended_as_one():
     made = hold_group(ledger, {"cpu": 1}, {"cpu": 2}, terms=lease(100))
     assert len({held.group for held in made}) == 1
     assert made[0].group is not None
-    ledger.move(made[1].id, Move.RENEW, now=NOW + 50)
+    ledger.move(made[1].id, AllocationMove.RENEW, now=NOW + 50)
     assert {held.deadline for held in ledger.live.values()} == {NOW + 150}
     seen(ledger)
-    ledger.move(made[0].id, Move.RELEASE, now=NOW + 60)
+    ledger.move(made[0].id, AllocationMove.RELEASE, now=NOW + 60)
     assert ledger.live == {}
     assert available(ledger) == Resources.of(cpu=4)
     assert hold(ledger, cpu=1).group is None
@@ -471,7 +487,7 @@ def test_a_group_is_granted_renewed_and_ended_as_one():
 def test_a_move_of_a_group_answers_the_member_that_was_named():
     ledger = ledger_of(n1="cpu=4")
     made = hold_group(ledger, {"cpu": 1}, {"cpu": 2})
-    assert ledger.move(made[1].id, Move.RELEASE, now=NOW).id == made[1].id
+    assert ledger.move(made[1].id, AllocationMove.RELEASE, now=NOW).id == made[1].id
 
 
 def test_a_group_expires_as_one():
@@ -479,7 +495,9 @@ def test_a_group_expires_as_one():
     hold_group(ledger, {"cpu": 1}, {"cpu": 2}, terms=lease(100))
     ledger.expire_due(NOW + 100)
     assert ledger.live == {}
-    kinds = [change.kind for change in ledger.changes if change.after.state is State.EXPIRED]
+    kinds = [
+        change.kind for change in ledger.changes if change.after.state is AllocationState.EXPIRED
+    ]
     assert kinds == ["allocation.expired"] * 2
 
 
@@ -488,14 +506,14 @@ def test_two_groups_do_not_mix():
     first = hold_group(ledger, {"cpu": 1}, {"cpu": 1})
     second = hold_group(ledger, {"cpu": 1}, {"cpu": 1})
     assert first[0].group != second[0].group
-    ledger.move(first[0].id, Move.RELEASE, now=NOW)
+    ledger.move(first[0].id, AllocationMove.RELEASE, now=NOW)
     assert sorted(ledger.live) == sorted(held.id for held in second)
 
 
 # ---- time
 
 
-def test_what_is_due_expires_at_its_time_and_gives_back_exactly_that():
+def test_an_allocation_expires_at_its_deadline_and_frees_exactly_what_it_held():
     ledger = ledger_of(n1="cpu=4")
     short, long = hold(ledger, reservation(100), cpu=1), hold(ledger, lease(200), cpu=2)
     kept = hold(ledger, cpu=1)
@@ -512,8 +530,8 @@ def test_what_is_due_expires_at_its_time_and_gives_back_exactly_that():
 def test_confirming_and_renewing_put_the_deadline_off():
     ledger = ledger_of(n1="cpu=4")
     confirmed, renewed = hold(ledger, reservation(100), cpu=1), hold(ledger, lease(100), cpu=1)
-    ledger.move(confirmed.id, Move.CONFIRM, now=NOW + 50)
-    ledger.move(renewed.id, Move.RENEW, now=NOW + 50)
+    ledger.move(confirmed.id, AllocationMove.CONFIRM, now=NOW + 50)
+    ledger.move(renewed.id, AllocationMove.RENEW, now=NOW + 50)
     assert ledger.next_deadline() == NOW + 150
     assert ledger.expire_due(NOW + 149) == []
     assert [held.id for held in ledger.expire_due(NOW + 150)] == [renewed.id]
@@ -524,15 +542,23 @@ def test_a_lease_that_lapsed_cannot_be_renewed_before_the_sweep_either():
     held = hold(ledger, lease(100), cpu=1)
     before = seen(ledger)
     with pytest.raises(LeaseExpired):
-        ledger.move(held.id, Move.RENEW, now=NOW + 100)
+        ledger.move(held.id, AllocationMove.RENEW, now=NOW + 100)
     assert seen(ledger) == before
+
+
+def test_what_was_renewed_does_not_expire_at_its_old_deadline():
+    ledger = ledger_of(n1="cpu=4")
+    renewed, lapsing = hold(ledger, lease(100), cpu=1), hold(ledger, lease(100), cpu=1)
+    ledger.move(renewed.id, AllocationMove.RENEW, now=NOW + 50)
+    assert [one.id for one in ledger.expire_due(NOW + 100)] == [lapsing.id]
+    assert [one.id for one in ledger.expire_due(NOW + 150)] == [renewed.id]
 
 
 def test_renewing_for_ever_does_not_pile_deadlines_up():
     ledger = ledger_of(n1="cpu=4")
     held = hold(ledger, lease(1000), cpu=1)
     for now in range(NOW, NOW + 10_000):
-        ledger.move(held.id, Move.RENEW, now=now)
+        ledger.move(held.id, AllocationMove.RENEW, now=now)
     assert len(ledger._deadlines) <= 1002
     assert ledger.next_deadline() == NOW + 9999 + 1000
     assert [one.id for one in ledger.expire_due(NOW + 20_000)] == [held.id]
@@ -543,12 +569,30 @@ def test_dropping_old_deadlines_keeps_those_that_count():
     kept = [hold(ledger, lease(10**6 + n), cpu=1) for n in range(20)]
     busy = hold(ledger, lease(10**5), cpu=1)
     for now in range(NOW, NOW + 3000):
-        ledger.move(busy.id, Move.RENEW, now=now)
-    ledger.move(busy.id, Move.RELEASE, now=NOW + 3000)
+        ledger.move(busy.id, AllocationMove.RENEW, now=now)
+    ledger.move(busy.id, AllocationMove.RELEASE, now=NOW + 3000)
     due = []
     while (deadline := ledger.next_deadline()) is not None:
         due += [held.id for held in ledger.expire_due(deadline)]
     assert due == [held.id for held in kept]
+
+
+@pytest.mark.parametrize("order", ["short first", "short last", "short between"])
+def test_thousands_of_renewals_do_not_hide_a_short_lease(order):
+    ledger = ledger_of(n1="cpu=100")
+    ttls = {"short first": [10, 10**6, 10**5], "short last": [10**6, 10**5, 10]}.get(
+        order, [10**6, 10, 10**5]
+    )
+    held = [hold(ledger, lease(ttl), cpu=1) for ttl in ttls]
+    short = min(held, key=lambda one: one.ttl_ms)
+    busy = hold(ledger, lease(10**5), cpu=1)
+    for now in range(NOW, NOW + 2500):
+        ledger.move(busy.id, AllocationMove.RENEW, now=NOW)
+        assert ledger.next_deadline() == NOW + 10, now
+    assert len(ledger._deadlines) < 1500
+    assert [one.id for one in ledger.expire_due(NOW + 9)] == []
+    assert [one.id for one in ledger.expire_due(NOW + 10)] == [short.id]
+    assert short.id not in ledger.live
 
 
 # ---- changes
@@ -557,9 +601,9 @@ def test_dropping_old_deadlines_keeps_those_that_count():
 def test_every_change_is_kept_with_before_and_after():
     ledger = ledger_of(n1="cpu=4")
     held = hold(ledger, reservation(100), cpu=1)
-    ledger.move(held.id, Move.CONFIRM, now=NOW, ttl_ms=100)
-    ledger.move(held.id, Move.RENEW, now=NOW)
-    ledger.move(held.id, Move.RELEASE, now=NOW)
+    ledger.move(held.id, AllocationMove.CONFIRM, now=NOW, ttl_ms=100)
+    ledger.move(held.id, AllocationMove.RENEW, now=NOW)
+    ledger.move(held.id, AllocationMove.RELEASE, now=NOW)
     assert [change.kind for change in ledger.changes] == [
         "allocation.reserved",
         "allocation.confirmed",
@@ -582,17 +626,17 @@ def busy_ledger():
 
 
 def in_any_order(found):
-    """The dump with allocations by number: the order in which they are listed promises nothing."""
+    """Return the dump with allocations by number, as their order is not guaranteed."""
     return found | {"allocations": sorted(found["allocations"], key=lambda row: row["number"])}
 
 
 CHANGES = {
     "a grant": lambda ledger: hold(ledger, cpu=1, gpu=1),
     "a lease": lambda ledger: hold(ledger, lease(10), cpu=1),
-    "a release": lambda ledger: ledger.move("a1-1", Move.RELEASE, now=NOW),
-    "a renewal": lambda ledger: ledger.move("a1-2", Move.RENEW, now=NOW, ttl_ms=7),
-    "a confirmation": lambda ledger: ledger.move("a1-3", Move.CONFIRM, now=NOW),
-    "the end of a group": lambda ledger: ledger.move("a1-4", Move.RELEASE, now=NOW),
+    "a release": lambda ledger: ledger.move("a1-1", AllocationMove.RELEASE, now=NOW),
+    "a renewal": lambda ledger: ledger.move("a1-2", AllocationMove.RENEW, now=NOW, ttl_ms=7),
+    "a confirmation": lambda ledger: ledger.move("a1-3", AllocationMove.CONFIRM, now=NOW),
+    "the end of a group": lambda ledger: ledger.move("a1-4", AllocationMove.RELEASE, now=NOW),
     "an expiry": lambda ledger: ledger.expire_due(NOW + 50),
     "every expiry": lambda ledger: ledger.expire_due(NOW + 500),
     "a new node": lambda ledger: ledger.register(gpu_node("n4", "C")),
@@ -657,23 +701,23 @@ REFUSED = {
     ),
     "an unknown allocation": (
         UnknownAllocation,
-        lambda ledger: ledger.move("a9-9", Move.RELEASE, now=NOW),
+        lambda ledger: ledger.move("a9-9", AllocationMove.RELEASE, now=NOW),
     ),
     "a renewal of a reservation": (
         MoveRefused,
-        lambda ledger: ledger.move("a1-3", Move.RENEW, now=NOW),
+        lambda ledger: ledger.move("a1-3", AllocationMove.RENEW, now=NOW),
     ),
     "a renewal of what is no lease": (
         MoveRefused,
-        lambda ledger: ledger.move("a1-1", Move.RENEW, now=NOW),
+        lambda ledger: ledger.move("a1-1", AllocationMove.RENEW, now=NOW),
     ),
     "a renewal of a group that lapsed": (
         LeaseExpired,
-        lambda ledger: ledger.move("a1-5", Move.RENEW, now=NOW + 100),
+        lambda ledger: ledger.move("a1-5", AllocationMove.RENEW, now=NOW + 100),
     ),
     "an expiry before its time": (
         MoveRefused,
-        lambda ledger: ledger.move("a1-2", Move.EXPIRE, now=NOW),
+        lambda ledger: ledger.move("a1-2", AllocationMove.EXPIRE, now=NOW),
     ),
     "a busy holder": (
         HolderBusy,
@@ -687,7 +731,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("kind", "change"), REFUSED.values(), ids=REFUSED)
-def test_i4_what_is_refused_leaves_everything_as_it_was(kind, change):
+def test_i4_a_refused_change_changes_nothing(kind, change):
     ledger = busy_ledger()
     before = seen(ledger)
     with pytest.raises(kind):

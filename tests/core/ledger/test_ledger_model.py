@@ -3,11 +3,12 @@
 import ast
 from pathlib import Path
 
-import model
 import pytest
-from asks import ASKS, NODES, node_of, request_of
 from hypothesis import given
-from model import Model, devices_of
+
+import ledger_model
+from ledger_asks import ASKS, NODES, node_of, request_of
+from ledger_model import Model, devices_of
 
 GB = 10**9
 UNIT = 10_000
@@ -73,7 +74,7 @@ def grant(made, wanted, answer):
 def test_it_knows_nothing_of_the_ledger():
     imported = {
         name.name if isinstance(place, ast.Import) else place.module
-        for place in ast.walk(ast.parse(Path(model.__file__).read_text()))
+        for place in ast.walk(ast.parse(Path(ledger_model.__file__).read_text()))
         if isinstance(place, ast.Import | ast.ImportFrom)
         for name in place.names
     }

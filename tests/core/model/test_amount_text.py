@@ -1,13 +1,13 @@
-"""Amounts as people read them: never more than there is, and read back by our own parser."""
+"""Rounded amounts for people: never more than there is, and readable by our own parser."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridhand import Grid, InvalidAmount, Resources
-from gridhand.core.arrays import read_array, tasks_text
-from gridhand.core.readable import asked_text, at_least, at_most, there_text
-from gridhand.core.resources import MOST, read_amount
+from gridhand.core.model.amount_text import at_least, at_most, capacity_text, request_text
+from gridhand.core.model.job_arrays import read_array, tasks_text
+from gridhand.core.model.resources import MOST, read_amount
 
 #    what it shows                        name       parts              at most      at least
 CASES = {
@@ -28,7 +28,7 @@ def test_amounts(name, parts, less, more):
 
 
 @given(st.integers(1, MOST))
-def test_what_is_told_is_read_back_and_never_promises_more(parts):
+def test_rounded_text_is_read_back_and_never_promises_more(parts):
     less, more = (read_amount("memory", text("memory", parts)) for text in (at_most, at_least))
     assert less <= parts <= more
     assert (parts - less) * 100 <= parts
@@ -37,22 +37,25 @@ def test_what_is_told_is_read_back_and_never_promises_more(parts):
 
 def test_several_at_once_are_read_back():
     some = Resources.of(cpu=2, memory="25274793984B")
-    assert (there_text(some), asked_text(some)) == ("cpu=2 memory=25.27GB", "cpu=2 memory=25.28GB")
-    assert Resources.parse(there_text(some)).fits_in(some)
-    assert some.fits_in(Resources.parse(asked_text(some)))
-    assert there_text(Resources()) == asked_text(Resources()) == "nothing"
+    assert (capacity_text(some), request_text(some)) == (
+        "cpu=2 memory=25.27GB",
+        "cpu=2 memory=25.28GB",
+    )
+    assert Resources.parse(capacity_text(some)).fits_in(some)
+    assert some.fits_in(Resources.parse(request_text(some)))
+    assert capacity_text(Resources()) == request_text(Resources()) == "nothing"
 
 
-def test_what_a_node_has_is_told_so():
+def test_a_capacity_is_rounded_down():
     with Grid.in_memory() as grid:
         grid.register_node("box", memory="25274793984B")
         assert str(grid.node("box")) == "box (up): memory=25.27GB free of memory=25.27GB"
 
 
-def test_the_most_that_may_be_asked_for_is_told_so():
+def test_an_amount_that_is_too_large_names_the_limit():
     with pytest.raises(InvalidAmount) as caught:
         Resources.of(memory="10PB")
-    assert caught.value.hint == "Give at most 9PB."
+    assert caught.value.hint == "Use at most 9PB."
 
 
 @given(st.sets(st.integers(0, 60), min_size=2))

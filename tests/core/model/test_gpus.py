@@ -1,46 +1,22 @@
-"""Devices have an identity: what is asked is asked of one device at a time."""
-
-import itertools
+"""Descriptions of devices, and requests for them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gridhand import Gpu, InvalidAmount, InvalidInput, InvalidName, InvalidRequest, Node
-from gridhand.core.gpus import (
+from gridhand.core.model.gpus import (
     MOST_DEVICES,
-    DeviceHold,
-    DeviceUse,
     GpuHealth,
     anonymous_gpus,
-    pick_devices,
     read_capability,
-    read_gpu_ask,
+    read_gpu_request,
 )
-from gridhand.core.resources import UNIT, Resources
+from gridhand.core.model.resources import UNIT, Resources
 
 GB = 10**9
 
 
 def ask(gpu=0.0, memory=0, model=None, capability=None):
-    return read_gpu_ask(round(gpu * UNIT), memory, model, capability)
-
-
-def device(id="d0", memory=24 * GB, index=None, **more):
-    index = int(id[1:]) if index is None else index
-    return DeviceUse(Gpu(id=id, index=index, memory_bytes=memory, **more))
-
-
-def devices(count, memory=24 * GB, **more):
-    return [device(f"d{index}", memory, **more) for index in range(count)]
-
-
-def take(asked, uses, foreign=None):
-    """Pick, and hold what was picked; the ids, or None."""
-    picked = pick_devices(asked, uses, foreign or {})
-    for hold in picked or ():
-        next(use for use in uses if use.gpu.id == hold.device).add(hold)
-    return None if picked is None else [hold.device for hold in picked]
+    return read_gpu_request(round(gpu * UNIT), memory, model, capability)
 
 
 # ---- capabilities
@@ -104,9 +80,7 @@ ASKS = {
 @pytest.mark.parametrize(
     ("gpu", "memory", "count", "share", "bytes_", "exclusive"), ASKS.values(), ids=ASKS
 )
-def test_gpu_and_gpu_memory_together_say_what_is_asked(
-    gpu, memory, count, share, bytes_, exclusive
-):
+def test_gpu_and_gpu_memory_together_make_the_request(gpu, memory, count, share, bytes_, exclusive):
     asked = ask(gpu, memory)
     assert (asked.devices, asked.share, asked.memory_bytes) == (count, share, bytes_)
     assert asked.exclusive is exclusive
@@ -139,198 +113,6 @@ def test_an_ask_says_itself_in_the_words_it_was_made_in():
     assert ask(0.25).resources() == Resources.of(gpu=0.25)
     assert ask(2, 20 * GB).resources() == Resources.of(gpu=2, gpu_memory="20GB")
     assert ask(0.25, GB).resources() == Resources.of(gpu=0.25, gpu_memory="1GB")
-
-
-# ---- picking
-
-
-def test_g1_a_node_of_eight_with_one_in_use_has_seven_left():
-    uses = devices(8)
-    assert take(ask(1), uses) == ["d0"]
-    assert pick_devices(ask(8), uses, {}) is None
-    assert take(ask(7), uses) == [f"d{n}" for n in range(1, 8)]
-    assert take(ask(1), uses) is None
-
-
-def test_g1_one_device_of_24_gb_serves_three_shared_8_gb_requests():
-    uses = devices(1)
-    assert [take(ask(memory=8 * GB), uses) for _ in range(4)] == [["d0"]] * 3 + [None]
-
-
-@given(st.integers(0, 2**45))
-def test_g1_two_halves_fit_any_device_whatever_its_exact_size(memory):
-    uses = devices(1, memory)
-    assert [take(ask(0.5), uses) for _ in range(3)] == [["d0"], ["d0"], None]
-    assert uses[0].memory_bytes <= memory
-
-
-@given(st.integers(1, 2**45), st.integers(2, 100))
-def test_n_shares_of_one_nth_fit_any_device(memory, n):
-    share = UNIT // n
-    use = device(memory=memory)
-    for _ in range(n):
-        hold = read_gpu_ask(share, 0, None, None).hold_on(use.gpu)
-        assert hold.memory_bytes == memory * share // UNIT
-        assert use.admits(hold, 0)
-        use.add(hold)
-    assert use.share <= UNIT
-    assert use.memory_bytes <= memory
-
-
-def test_g1_what_is_held_but_not_used_and_what_strangers_use_both_count():
-    use = device(memory=24 * GB)
-    use.add(ask(memory=8 * GB).hold_on(use.gpu))
-    assert use.free_memory(10 * GB) == 6 * GB
-    foreign = {"d0": 10 * GB}
-    assert pick_devices(ask(memory=6 * GB + 1), [use], foreign) is None
-    assert take(ask(memory=6 * GB), [use], foreign) == ["d0"]
-
-
-def test_g2_memory_is_of_one_device_never_of_two():
-    uses = devices(2)
-    assert pick_devices(ask(memory=40 * GB), uses, {}) is None
-    assert pick_devices(ask(2, 24 * GB), uses, {}) is not None
-    assert pick_devices(ask(2, 24 * GB + 1), uses, {}) is None
-
-
-def test_half_a_device_here_and_half_there_are_not_a_device():
-    uses = [device("d0"), device("d1")]
-    uses[0].add(ask(0.5).hold_on(uses[0].gpu))
-    uses[1].add(ask(0.5).hold_on(uses[1].gpu))
-    assert pick_devices(ask(1), uses, {}) is None
-    assert pick_devices(ask(0.5001), uses, {}) is None
-
-
-def test_g4_sixteen_halves_are_two_on_each_of_eight():
-    uses = devices(8)
-    assert all(take(ask(0.5), uses) for _ in range(16))
-    assert [use.holds for use in uses] == [2] * 8
-    assert take(ask(0.0001), uses) is None
-
-
-def test_g4_eighty_of_018_run_on_sixteen():
-    uses = devices(16)
-    assert all(take(ask(0.18), uses) for _ in range(80))
-    assert [use.holds for use in uses] == [5] * 16
-    assert take(ask(0.18), uses) is None
-
-
-def test_nothing_else_is_held_on_an_exclusive_device():
-    uses = devices(1)
-    assert take(ask(1), uses) == ["d0"]
-    for other in (ask(1), ask(0.0001), ask(memory=1)):
-        assert pick_devices(other, uses, {}) is None
-    uses[0].remove(DeviceHold("d0", UNIT, 24 * GB, True))
-    assert take(ask(0.0001), uses) == ["d0"]
-    assert pick_devices(ask(1), uses, {}) is None
-
-
-def test_a_device_without_known_memory_still_has_shares_but_no_memory():
-    uses = devices(1, memory=0)
-    assert pick_devices(ask(memory=1), uses, {}) is None
-    assert [take(ask(0.5), uses) for _ in range(3)] == [["d0"], ["d0"], None]
-    assert pick_devices(ask(1), devices(1, memory=0), {}) is not None
-
-
-def test_a_stranger_keeps_whole_device_requests_away_but_not_shares():
-    uses = devices(2)
-    foreign = {"d0": 1}
-    assert pick_devices(ask(2), uses, foreign) is None
-    assert take(ask(1), uses, foreign) == ["d1"]
-    assert take(ask(0.5), uses, foreign) == ["d0"]
-
-
-def test_a_stranger_who_uses_it_all_leaves_nothing():
-    assert device().free_memory(99 * GB) == 0
-    assert pick_devices(ask(0.1), devices(1), {"d0": 24 * GB}) is None
-
-
-@pytest.mark.parametrize("health", [GpuHealth.SICK, GpuHealth.LOST])
-def test_only_a_healthy_device_is_picked(health):
-    uses = [device("d0", health=health), device("d1")]
-    for asked in (ask(1), ask(0.5), ask(memory=GB)):
-        assert [hold.device for hold in pick_devices(asked, uses, {})] == ["d1"]
-    assert pick_devices(ask(2), uses, {}) is None
-    assert uses[0].free_share() == uses[0].free_memory(0) == 0
-
-
-def test_a_mixed_node_gives_the_devices_of_the_kind_asked_for():
-    uses = [
-        device("d0", model="T4", capability=(7, 5)),
-        device("d1", 80 * GB, model="H100", capability=(9, 0)),
-        device("d2", 40 * GB, model="A100", capability=(8, 0)),
-    ]
-    assert take(ask(0.1, model="H100"), uses) == ["d1"]
-    assert take(ask(0.1, capability="8.0"), uses) == ["d1"]  # the one that is in use already
-    assert take(ask(1, capability="8.0"), uses) == ["d2"]
-    assert take(ask(1, capability="8.0"), uses) is None
-    assert take(ask(memory=30 * GB), uses) == ["d1"]
-
-
-# ---- the order of picks
-
-
-def test_the_fullest_device_that_will_do_is_taken_so_that_whole_ones_stay_whole():
-    uses = devices(3)
-    assert take(ask(0.25), uses) == ["d0"]
-    uses[2].add(ask(0.5).hold_on(uses[2].gpu))
-    assert take(ask(0.25), uses) == ["d2"]
-    assert take(ask(0.25), uses) == ["d2"]
-    assert take(ask(0.25), uses) == ["d0"]
-    assert take(ask(1), uses) == ["d1"]
-
-
-def test_among_devices_that_nobody_uses_the_smallest_that_will_do_is_taken():
-    uses = [device("d0", 80 * GB), device("d1", 24 * GB), device("d2", 24 * GB)]
-    assert take(ask(memory=8 * GB), uses) == ["d1"]
-    assert take(ask(memory=30 * GB), uses) == ["d0"]
-
-
-def test_among_equals_the_lowest_index_is_taken_in_number_order():
-    uses = devices(12)
-    assert [take(ask(1), uses)[0] for _ in range(12)] == [f"d{n}" for n in range(12)]
-
-
-SHARES = st.sampled_from([0, 0.1, 0.25, 0.5, 0.9])
-
-
-@given(
-    st.lists(st.tuples(SHARES, st.integers(0, 24), st.sampled_from(list(GpuHealth))), max_size=6),
-    st.one_of(st.sampled_from([1, 2, 3, 0.1, 0.5]), st.just(0)),
-    st.sampled_from([0, GB, 8 * GB, 24 * GB]),
-    st.dictionaries(st.sampled_from([f"d{n}" for n in range(6)]), st.integers(1, 24 * GB)),
-    st.randoms(use_true_random=False),
-)
-def test_picks_are_distinct_admitted_and_the_same_in_any_order(held, gpu, memory, foreign, chance):
-    if not gpu and not memory:
-        return
-    uses = [device(f"d{n}", health=health) for n, (_, _, health) in enumerate(held)]
-    for use, (share, gigabytes, _) in zip(uses, held, strict=True):
-        if share or gigabytes:
-            use.add(DeviceHold(use.gpu.id, round(share * UNIT), gigabytes * GB))
-    asked = ask(gpu, memory)
-    picked = pick_devices(asked, uses, foreign)
-    shuffled = list(uses)
-    chance.shuffle(shuffled)
-    assert pick_devices(asked, shuffled, foreign) == picked
-    admitting = [
-        use for use in uses if use.admits(asked.hold_on(use.gpu), foreign.get(use.gpu.id, 0))
-    ]
-    assert (picked is None) == (len(admitting) < asked.devices)
-    if picked is not None:
-        assert len({hold.device for hold in picked}) == asked.devices == len(picked)
-        assert {hold.device for hold in picked} <= {use.gpu.id for use in admitting}
-
-
-def test_adding_and_removing_in_any_order_leaves_nothing():
-    use = device(memory=12_345_678_901)
-    holds = [read_gpu_ask(share, 0, None, None).hold_on(use.gpu) for share in (1, 333, 2500, 17)]
-    for order in itertools.permutations(holds):
-        for hold in holds:
-            use.add(hold)
-        for hold in order:
-            use.remove(hold)
-        assert (use.share, use.memory_bytes, use.holds, use.exclusive) == (0, 0, 0, False)
 
 
 # ---- how devices are described

@@ -1,9 +1,9 @@
-"""What a job may be called: any words that can be shown, as in Slurm."""
+"""The name of a job may be any printable text, as in Slurm."""
 
 import pytest
 
 from gridhand import InvalidName, Request
-from gridhand.core.work import Work
+from gridhand.core.jobs.spec import JobSpec
 
 TITLES = ["train", "my job", "a & b; c", "Näherung #3 (final)", "x" * 200, "-"]
 WRONG = {
@@ -20,7 +20,7 @@ WRONG = {
 
 
 def work(name):
-    return Work("ann", ("true",), "/", Request.of(cpu=1), name=name)
+    return JobSpec("ann", ("true",), "/", Request.of(cpu=1), name=name)
 
 
 @pytest.mark.parametrize("name", TITLES)

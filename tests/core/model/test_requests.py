@@ -1,14 +1,14 @@
-"""A request says what is needed, at what quality, and where it may and may not go."""
+"""Requests: amounts, quality levels, constraints and alternatives."""
 
 import dataclasses
 
 import pytest
 
 from gridhand import InvalidAmount, InvalidInput, InvalidName, InvalidRequest, Request, Resources
-from gridhand.core.gpus import GpuAsk
-from gridhand.core.quality import AUTO, LEVELS, factors, scaled, scaled_duration
-from gridhand.core.requests import MOST_ALTERNATIVES, MOST_NODES
-from gridhand.core.resources import UNIT
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.quality import AUTO, LEVELS, factors, scaled, scaled_duration
+from gridhand.core.model.requests import MOST_ALTERNATIVES, MOST_NODES
+from gridhand.core.model.resources import UNIT
 
 GB = 10**9
 BASE = {"cpu": 2, "memory": "4GB", "gpu_memory": "8GB", "disk": "50GB", "bandwidth": 100}
@@ -31,7 +31,7 @@ def test_q1_a_level_scales_cpu_memory_and_gpu_memory_and_nothing_else(level):
     cpu, memory, gpu_memory, _ = SCALED[level]
     asked = Request.of(BASE, gpu=2, gpu_capability="8.6", gpu_model="A100", quality=level)
     assert asked.amounts == Resources.of(cpu=cpu, memory=memory, disk="50GB", bandwidth=100)
-    assert asked.gpu == GpuAsk(2, 0, Resources.of(memory=gpu_memory)["memory"], "A100", (8, 6))
+    assert asked.gpu == GpuRequest(2, 0, Resources.of(memory=gpu_memory)["memory"], "A100", (8, 6))
     assert asked.quality == level
 
 
@@ -42,11 +42,11 @@ def test_q1_durations_are_halved_kept_doubled_or_quadrupled(level):
 
 @pytest.mark.parametrize("level", SCALED)
 def test_a_share_and_a_number_of_devices_do_not_scale(level):
-    assert Request.of(gpu=0.25, quality=level).gpu == GpuAsk(1, 2500, None)
-    assert Request.of(gpu=3, quality=level).gpu == GpuAsk(3, UNIT, None)
+    assert Request.of(gpu=0.25, quality=level).gpu == GpuRequest(1, 2500, None)
+    assert Request.of(gpu=3, quality=level).gpu == GpuRequest(3, UNIT, None)
 
 
-def test_q1_what_is_not_asked_for_is_not_invented():
+def test_q1_scaling_adds_no_resource():
     assert Request.of(disk="1GB", quality="ultra").amounts == Resources.of(disk="1GB")
 
 
@@ -148,7 +148,7 @@ def test_a_request_reads_every_spelling():
     assert Request.of(same) is same
 
 
-def test_what_is_asked_is_the_amounts_and_the_devices():
+def test_resources_are_the_amounts_and_the_devices():
     asked = Request.of(cpu=1, gpu=0.5, gpu_memory="1GB")
     assert asked.amounts == Resources.of(cpu=1)
     assert asked.resources == Resources.of(cpu=1, gpu=0.5, gpu_memory="1GB")
@@ -284,7 +284,7 @@ CONFLICTS = {
 
 
 @pytest.mark.parametrize(("asked", "kind", "field"), CONFLICTS.values(), ids=CONFLICTS)
-def test_what_does_not_go_together_is_refused_by_name(asked, kind, field):
+def test_contradictions_are_refused_by_name(asked, kind, field):
     with pytest.raises(kind) as caught:
         Request.of(**asked)
     assert field in str(caught.value)
@@ -308,4 +308,4 @@ def test_one_name_may_be_given_where_several_may():
 
 
 def test_gigabytes_of_device_memory_are_on_each_device():
-    assert Request.of(gpu=2, gpu_memory_gb=20).gpu == GpuAsk(2, 0, 20 * GB)
+    assert Request.of(gpu=2, gpu_memory_gb=20).gpu == GpuRequest(2, 0, 20 * GB)

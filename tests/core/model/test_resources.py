@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import gridhand.core
 import gridhand.library
 from gridhand import InvalidAmount, InvalidInput, InvalidName, InvalidRequest, Resources
-from gridhand.core.resources import BYTES, KNOWN, MOST, MOST_NAMES, UNIT
+from gridhand.core.model.resources import BYTES, KNOWN, MOST, MOST_NAMES, UNIT
 
 KB, MB, GB, TB, PB = (1000**n for n in range(1, 6))
 KIB, MIB, GIB, TIB, PIB = (1024**n for n in range(1, 6))
@@ -179,7 +179,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "fpga"])
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_refused_with_name_and_value(name, value):
+def test_an_invalid_amount_is_refused_with_name_and_value(name, value):
     with pytest.raises(InvalidAmount) as caught:
         Resources.of({name: value})
     message = str(caught.value)
@@ -232,7 +232,7 @@ BAD_NAMES = {
 
 
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
-def test_a_name_that_is_not_one_is_refused(name):
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(InvalidName) as caught:
         Resources.of({name: 1})
     assert "resource name" in str(caught.value)
@@ -252,7 +252,7 @@ def test_too_many_names_are_refused():
 
 
 @pytest.mark.parametrize("given", [5, 1.5, True, b"cpu=1", ["cpu"], 1j], ids=repr)
-def test_what_is_no_mapping_is_refused(given):
+def test_anything_but_a_mapping_is_refused(given):
     with pytest.raises(InvalidRequest, match="resources"):
         Resources.of(given)
 
@@ -410,7 +410,7 @@ def test_an_amount_is_printed_in_the_unit_that_shows_it_briefly(text):
 # ---- a value
 
 
-def test_it_differs_from_what_differs():
+def test_different_amounts_are_not_equal():
     assert Resources.of(cpu=1) != Resources.of(cpu=2)
     assert Resources.of(cpu=1) != Resources.of(gpu=1)
     assert Resources.of(cpu=1) != {"cpu": UNIT}
@@ -506,7 +506,8 @@ def test_random_amounts_never_drift():
 
 
 def modules(package):
-    return [f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__)]
+    walk = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    return [found.name for found in walk]
 
 
 @pytest.mark.parametrize("name", modules(gridhand.core) + modules(gridhand.library))

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_budget import examples
 from gridhand import InvalidRequest, Node, Request
-from gridhand.core.groups import place_group
-from gridhand.core.ledger import Ledger, Terms
-from gridhand.core.placement import Snapshot
-from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Layout
-from gridhand.core.strategies import STRATEGIES
-from gridhand.core.views import dump
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.status import dump
+from gridhand.core.model.requests import GangLayout
+from gridhand.core.placement.gangs import place_group
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import STRATEGIES
 
 ME = Terms("me")
 
@@ -32,7 +34,7 @@ def group(seen, *asks, layout="any", strategy="best_fit"):
     """The nodes of a gang, or None; and the ledger is as before."""
     before = dump(seen.ledger, {}, now=0)
     requests = [Request.of(one) if isinstance(one, str) else Request.of(**one) for one in asks]
-    found = place_group(requests, seen, STRATEGIES[strategy], now=0, layout=Layout(layout))
+    found = place_group(requests, seen, STRATEGIES[strategy], now=0, layout=GangLayout(layout))
     assert dump(seen.ledger, {}, now=0) == before
     if isinstance(found, Refusal):
         return None
@@ -119,7 +121,7 @@ def test_together_the_first_do_not_take_the_quality_from_the_last():
 def test_a_gang_that_cannot_be_together_is_refused_without_packing_every_node(monkeypatch):
     packed = []
     monkeypatch.setattr(
-        "gridhand.core.groups.pick_together", lambda *given: packed.append(given) or None
+        "gridhand.core.placement.gangs.pick_together", lambda *given: packed.append(given) or None
     )
     seen = cluster(*(Node.of(f"n{index:03}", gpu=8) for index in range(100)))
     assert group(seen, *[{"gpu": 0.5}] * 17, layout="together") is None
@@ -162,7 +164,7 @@ def brute_force(nodes, asks, layout):
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=3),
     st.lists(st.tuples(AMOUNTS, st.integers(0, 2)), min_size=1, max_size=4),

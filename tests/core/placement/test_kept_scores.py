@@ -13,17 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridhand.core import placement
-from gridhand.core.allocations import Move
-from gridhand.core.check import check_decision
-from gridhand.core.ledger import Ledger, Terms
-from gridhand.core.nodes import Node
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Request
-from gridhand.core.strategies import STRATEGIES
-from gridhand.core.touched import Touched
-from gridhand.core.views import device_row, dump
+from example_budget import examples
+from gridhand.audit import check_decision
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.ledger.allocations import AllocationMove, Terms
+from gridhand.core.ledger.change_log import ChangeLog
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.status import dump
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.placement import snapshot as placement
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import STRATEGIES
+from gridhand.core.rows.ledger import device_row
 
 GB = 10**9
 
@@ -144,7 +147,9 @@ class Both:
     def disturb(self):
         draw, ledger = self.draw, self.ledger
         while self.live and draw.random() < 0.45:
-            ledger.move(self.live.pop(draw.randrange(len(self.live))).id, Move.RELEASE, now=0)
+            ledger.move(
+                self.live.pop(draw.randrange(len(self.live))).id, AllocationMove.RELEASE, now=0
+            )
         name = draw.choice(ledger.names)
         match draw.randrange(20):
             case 0:
@@ -163,7 +168,7 @@ class Both:
                 ledger.rollback(mark)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15))
 @given(st.randoms(use_true_random=False))
 def test_kept_scores_are_those_worked_out_anew(draw):
     with pytest.MonkeyPatch.context() as patch:
@@ -174,7 +179,7 @@ def test_kept_scores_are_those_worked_out_anew(draw):
             both.disturb()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15))
 @given(st.randoms(use_true_random=False))
 def test_the_order_in_which_nodes_came_changes_nothing(draw):
     nodes = [some_node(draw, index) for index in range(8)]
@@ -199,7 +204,7 @@ def test_the_order_in_which_nodes_came_changes_nothing(draw):
 
 
 def test_a_reader_that_is_far_behind_is_told_to_read_everything():
-    touched = Touched()
+    touched = ChangeLog()
     start = touched.end
     touched.add("a")
     assert list(touched.since(start)) == ["a"]
@@ -225,7 +230,7 @@ def test_a_snapshot_far_behind_its_ledger_reads_everything():
     for _ in range(50_000):
         ledger.touched.add("n0039")
     assert place(asked, snapshot).node == "n0001"
-    ledger.move(held.id, Move.RELEASE, now=0)
+    ledger.move(held.id, AllocationMove.RELEASE, now=0)
     assert place(asked, snapshot).node == "n0000"
 
 
@@ -240,7 +245,7 @@ def test_many_nodes_that_come_at_once_are_all_seen():
 
 
 def test_scores_are_kept_for_so_many_classes_and_no_more(monkeypatch):
-    monkeypatch.setattr(placement, "_KEPT_SCORES", 400)
+    monkeypatch.setattr(placement, "_MOST_SCORES", 400)
     ledger, snapshot = large()
     for parts in range(1, 60):
         assert place(Request.of(cpu=parts / 100), snapshot).node == "n0000"
@@ -250,7 +255,7 @@ def test_scores_are_kept_for_so_many_classes_and_no_more(monkeypatch):
 
 
 def test_few_nodes_keep_no_endless_number_of_classes(monkeypatch):
-    monkeypatch.setattr(placement, "_KEPT_CLASSES", 20)
+    monkeypatch.setattr(placement, "_MOST_CLASSES", 20)
     _, snapshot = large(2)
     for parts in range(1, 60):
         place(Request.of(cpu=parts / 100), snapshot)
@@ -268,12 +273,12 @@ def test_a_node_that_was_closed_when_the_mix_changed_is_scored_right_when_open(o
     [held] = ledger.grant([place(Request.of(cpu=8, node="c2"), snapshot)], Terms("me"), now=0)
     ledger.register(Node.of("c2", cpu=6))
     place(Request.of(cpu=1, gpu=1), snapshot)
-    ledger.move(held.id, Move.RELEASE, now=0)
+    ledger.move(held.id, AllocationMove.RELEASE, now=0)
     assert place(Request.of(cpu=1), snapshot).node == "c1"
 
 
 def test_columns_for_resources_and_labels_are_made_when_asked_for(monkeypatch):
-    monkeypatch.setattr("gridhand.core.columns.MOST_COLUMNS", 3)
+    monkeypatch.setattr("gridhand.core.placement.columns.MOST_COLUMNS", 3)
     ledger, snapshot = large(40, cpu=4, a=1, b=1, c=1, d=1, e=1)
     ledger.register(Node.of("n0007", cpu=4, a=2, b=2, c=2, d=2, e=2, labels={"zone": "x"}))
     for name in "abcdeabcde":

@@ -8,13 +8,14 @@ import random
 import pytest
 
 from gridhand import GridError, InvalidInput, Node, Request
-from gridhand.core import strategies
-from gridhand.core.allocations import Move
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.mix import HALF_LIFE, Cluster, Mix
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.refusals import Refusal
-from gridhand.core.strategies import NOWHERE, STRATEGIES, strategy_named
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.ledger.allocations import AllocationMove, Terms
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.placement import strategies
+from gridhand.core.placement.place import place
+from gridhand.core.placement.request_mix import HALF_LIFE, ClusterTotals, Mix
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import NOWHERE, STRATEGIES, strategy_named
 
 ME = Terms("me")
 
@@ -275,7 +276,7 @@ def test_whole_nodes_are_worth_keeping_though_nobody_has_asked_for_one_yet():
     levels = learned({"gpu": 1}, times=8).learned.levels
     assert levels == (0.0, 1.0, 1.0, 1.0, 2.0)  # its nodes have four each
     mix = Mix()
-    mix.describe(Cluster({"a": 2}, sizes=frozenset({2})))
+    mix.describe(ClusterTotals({"a": 2}, sizes=frozenset({2})))
     for _ in range(256):
         mix.learn(Request.of(gpu=0.01))
     assert mix.learned.levels == (0.0, 0.0, 1.0)
@@ -392,7 +393,7 @@ def test_an_unknown_name_lists_those_from_elsewhere_too(offered):
 def test_a_misspelt_name_is_told_the_nearest():
     with pytest.raises(GridError) as caught:
         strategy_named("bestfit")
-    assert "Give best_fit, if that was meant" in caught.value.hint
+    assert "Use best_fit, if that was meant" in caught.value.hint
 
 
 def test_a_release_is_seen_by_every_strategy():
@@ -401,5 +402,5 @@ def test_a_release_is_seen_by_every_strategy():
         assert take(seen, name, cpu=1) == "a"
         assert take(seen, name, cpu=1) is None
         [held] = seen.ledger.live
-        seen.ledger.move(held, Move.RELEASE, now=0)
+        seen.ledger.move(held, AllocationMove.RELEASE, now=0)
         assert take(seen, name, cpu=1) == "a"

@@ -1,25 +1,26 @@
-"""The order of waiting jobs: tables of cases, and any order of calls against a plain dict."""
+"""The order of waiting jobs: tables of cases, and a state machine against a plain dict."""
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from example_budget import examples
 from gridhand import Grid, InvalidDependency, NoRoom, Request, UnknownJob
-from gridhand.core.attempts import End, Reason
-from gridhand.core.jobs import (
+from gridhand.core.jobs.attempt import AttemptEnd, Reason
+from gridhand.core.jobs.job import (
     After,
     Condition,
+    JobSpec,
     JobState,
     Priority,
-    Work,
     cancel,
     end,
     start,
     submit,
 )
-from gridhand.core.queue import Queue
-from gridhand.core.retries import RetryPolicy
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.queue.queue import Queue
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED, LOST = JobState
 RANKS = ["urgent", "high", "medium", "low"]
@@ -27,7 +28,7 @@ RANKS = ["urgent", "high", "medium", "low"]
 
 def job(id, number, cpu=1, *, priority="medium", owner="ann", after=(), array=None, **more):
     request = more.pop("request", None) or Request.of(cpu=cpu)
-    work = Work(owner, ("true",), "/", request, priority=Priority(priority), **more)
+    work = JobSpec(owner, ("true",), "/", request, priority=Priority(priority), **more)
     return submit(work, id=id, number=number, now=0, after=after, array=array)
 
 
@@ -37,11 +38,11 @@ def begun(one, now=0):
 
 def over(one, reason="exit", code=0, now=0):
     last = one.attempts[-1]
-    return end(one, End(last.number, last.allocation, Reason(reason), code), now=now)
+    return end(one, AttemptEnd(last.number, last.allocation, Reason(reason), code), now=now)
 
 
 def pass_over(queue, free, now=0):
-    """One pass with so many free CPUs: the ids that were tried, and those that started."""
+    """Run a pass with so many free CPUs; return the ids tried and the ids started."""
     tried, begins = [], []
     for one in queue.order(now):
         tried.append(one.id)
@@ -100,7 +101,7 @@ def test_the_large_job_runs_when_there_is_room():
     assert pass_over(queue, 8)[1] == ["large"]
 
 
-def test_what_was_refused_is_left_alone_until_something_is_freed():
+def test_refused_jobs_are_skipped_until_something_is_freed():
     queue = queue_of(job("a", 1, 8))
     assert pass_over(queue, 4) == (["a"], [])
     queue.put(job("b", 2, 8))
@@ -110,7 +111,7 @@ def test_what_was_refused_is_left_alone_until_something_is_freed():
     assert pass_over(queue, 4) == (["c"], [])
 
 
-def test_who_is_told_again_is_not_tried_again():
+def test_a_job_that_is_put_again_is_not_tried_again():
     queue = queue_of(job("a", 1, 8))
     assert pass_over(queue, 4) == (["a"], [])
     queue.put(job("a", 1, 8))
@@ -128,7 +129,7 @@ def test_another_with_the_same_holder_in_mind_may_get_another_answer():
     assert tried == ["a", "b"]
 
 
-def test_who_comes_back_has_its_old_place():
+def test_a_retried_job_keeps_its_place():
     first, second, third = (job(name, n) for n, name in enumerate("abc", 1))
     queue = queue_of(first, second, third)
     assert pass_over(queue, 1)[1] == ["a"]
@@ -149,7 +150,7 @@ def test_a_pass_may_end_early_or_do_nothing():
     assert list(looking) == []
 
 
-def test_what_starts_in_a_pass_that_was_given_up_is_not_offered_again():
+def test_a_job_that_started_in_an_abandoned_pass_is_not_offered_again():
     first, second = job("a", 1), job("b", 2)
     queue = queue_of(first, second)
     looking = queue.order(0)
@@ -158,7 +159,7 @@ def test_what_starts_in_a_pass_that_was_given_up_is_not_offered_again():
     assert [one.id for one in queue.order(0)] == ["b"]
 
 
-def test_what_comes_in_the_middle_of_a_pass_is_tried_in_it():
+def test_a_job_that_comes_during_a_pass_is_tried_in_it():
     queue = queue_of(job("b", 2), job("c", 3))
     seen = []
     for one in queue.order(0):
@@ -173,7 +174,7 @@ def test_backing_off_takes_its_time():
     queue = queue_of(failed, job("b", 2))
     assert queue.next_due() == 2_000
     assert [one.id for one in queue.order(1_999)] == ["b"]
-    assert queue.why("a", 1_500) == "tries again in 1 s, after exit"
+    assert queue.why("a", 1_500) == "retries in 1 s, after exit"
     assert [one.id for one in queue.order(2_000)] == ["a", "b"]
     assert queue.next_due() is None
 
@@ -195,7 +196,7 @@ def test_of_an_array_so_many_run_at_once():
     tasks = array(6, 2)
     queue = queue_of(*tasks, job("other", 9))
     assert pass_over(queue, 99)[1] == ["x1", "x2", "other"]
-    assert queue.why("x3", 0) == "2 of its array are running, and no more may at once"
+    assert queue.why("x3", 0) == "2 jobs of its array are running, which is its limit"
     assert pass_over(queue, 99)[1] == []
     queue.put(over(begun(tasks[0])))
     assert pass_over(queue, 99)[1] == ["x3"]
@@ -266,7 +267,7 @@ def test_a_job_after_another(condition, how, leads_to):
 
 
 @pytest.mark.parametrize(("condition", "how", "leads_to"), AFTER.values(), ids=AFTER)
-def test_a_job_after_one_that_is_over(condition, how, leads_to):
+def test_a_dependency_on_an_ended_job(condition, how, leads_to):
     first = over(begun(job("a", 1)), **how)
     if first.open:
         return
@@ -301,16 +302,16 @@ def test_two_conditions_on_one_job_must_both_hold():
     assert queue.put(over(begun(first))) == ["b"]
 
 
-def test_a_dependency_on_what_is_not_there_is_refused_and_changes_nothing():
+def test_an_unknown_dependency_is_refused_and_changes_nothing():
     queue = queue_of(job("a", 1))
     for wanted in ("z", "b"):
-        with pytest.raises(InvalidDependency, match=f"there is no job '{wanted}' to run after"):
+        with pytest.raises(InvalidDependency, match=f"after: there is no job '{wanted}'"):
             queue.put(job("b", 2, after=(After("a"), After(wanted))))
     assert len(queue) == 1
     assert queue.put(cancel(job("a", 1), now=0)) == []
 
 
-def test_a_dependency_on_what_is_over_must_come_with_how_it_ended():
+def test_a_dependency_on_an_ended_job_needs_its_final_state():
     queue = queue_of(job("a", 1))
     queue.put(begun(job("a", 1)))
     queue.put(over(begun(job("a", 1))))
@@ -319,7 +320,7 @@ def test_a_dependency_on_what_is_over_must_come_with_how_it_ended():
     assert queue.put(job("b", 2, after=(After("a"),)), {"a": SUCCEEDED}) == []
 
 
-def test_who_was_cancelled_while_it_waited_is_gone_when_the_other_ends():
+def test_a_job_cancelled_while_it_waits_is_gone_when_the_other_ends():
     first, then = job("a", 1), job("b", 2, after=(After("a"),))
     queue = queue_of(first, then)
     queue.put(cancel(then, now=0))
@@ -327,7 +328,7 @@ def test_who_was_cancelled_while_it_waited_is_gone_when_the_other_ends():
     assert len(queue) == 0
 
 
-def test_who_had_an_attempt_waits_for_nobody_again():
+def test_a_job_with_an_attempt_has_no_dependencies():
     then = over(begun(job("b", 2, after=(After("long gone"),))), "node_lost")
     assert pass_over(queue_of(then), 99)[1] == ["b"]
 
@@ -343,7 +344,7 @@ def test_a_waiting_job_that_is_described_again_still_waits():
     assert pass_over(queue, 99)[1] == ["c"]
 
 
-def test_many_dependencies_are_told_in_a_few_words():
+def test_many_dependencies_are_summarized():
     firsts = [job(f"a{n}", n) for n in range(9)]
     queue = queue_of(*firsts, job("b", 10, after=tuple(After(one.id) for one in firsts)))
     assert queue.why("b", 0).endswith("job a2 to succeed and 6 more")
@@ -377,7 +378,7 @@ def test_why_can_be_a_refusal_that_explains_itself():
     assert "n1" in queue.why("a", 0)
 
 
-def test_only_what_may_be_tried_can_be_refused():
+def test_only_a_ready_job_can_be_refused():
     queue = queue_of(job("a", 1), job("b", 2, after=(After("a"),)))
     with pytest.raises(ValueError, match="not offered"):
         queue.refuse("b", "no")
@@ -400,27 +401,27 @@ def test_a_hundred_thousand_jobs_cost_no_more_than_their_classes(kinds):
     assert started == [f"j{n}" for n in range(50)]
 
 
-def test_what_has_left_does_not_pile_up():
+def test_removed_jobs_do_not_pile_up():
     queue = queue_of(*(job(f"j{n}", n, 9) for n in range(5_000)))
     queue.refuse("j0", "no")
     for n in range(1, 5_000):
         queue.put(cancel(job(f"j{n}", n, 9), now=0))
-    [kind] = queue._ready._kinds.values()
-    [line] = kind.lines.values()
-    assert len(line._entries) < 200
+    [request_class] = queue._ready._classes.values()
+    [jobs] = request_class.queues.values()
+    assert len(jobs._entries) < 200
     queue.put(cancel(job("j0", 0, 9), now=0))
-    assert not queue._ready._kinds
+    assert not queue._ready._classes
     assert not queue._ready._refused
 
 
-def test_what_was_offered_and_has_left_does_not_pile_up_behind_a_pass_that_ends_early():
+def test_removed_candidates_do_not_pile_up_behind_a_pass_that_ends_early():
     queue = queue_of(job("first", 1, priority="urgent"), job("last", 2))
     for n in range(5_000):
         ahead = job("ahead", -n)
         queue.put(ahead)
         assert next(queue.order(0)).id == "first"
         queue.put(cancel(ahead, now=0))
-    assert len(queue._ready._heap) < 200
+    assert len(queue._ready._candidates) < 200
     assert [one.id for one in queue.order(0)] == ["first", "last"]
 
 
@@ -428,7 +429,7 @@ def test_what_was_offered_and_has_left_does_not_pile_up_behind_a_pass_that_ends_
 
 
 class Jobs(RuleBasedStateMachine):
-    """Jobs and their queue on 8 CPUs, beside a dict and a loop that tries every job there is."""
+    """Jobs and their queue on 8 CPUs, compared with a dict and a loop that tries every job."""
 
     def __init__(self):
         super().__init__()
@@ -454,7 +455,7 @@ class Jobs(RuleBasedStateMachine):
         return after is not before
 
     def dispatch(self, most):
-        """The ids that started, at most so many of them."""
+        """Run a pass; return the ids that started, at most so many."""
         begins, tried, free = [], [], self.free()
         for one in self.queue.order(self.now):
             assert self.may_run(one.id)
@@ -573,10 +574,12 @@ class Jobs(RuleBasedStateMachine):
         allocation = list(self.held)[pick % len(self.held)]
         id, _ = self.held[allocation]
         told = {
-            "ok": End(len(self.jobs[id].attempts), allocation, Reason.EXIT, 0),
-            "fail": End(len(self.jobs[id].attempts), allocation, Reason.EXIT, 1),
-            "oom": End(len(self.jobs[id].attempts), allocation, Reason.OOM, peak_bytes=10**9),
-        }.get(how) or End(len(self.jobs[id].attempts), allocation, Reason(how))
+            "ok": AttemptEnd(len(self.jobs[id].attempts), allocation, Reason.EXIT, 0),
+            "fail": AttemptEnd(len(self.jobs[id].attempts), allocation, Reason.EXIT, 1),
+            "oom": AttemptEnd(
+                len(self.jobs[id].attempts), allocation, Reason.OOM, peak_bytes=10**9
+            ),
+        }.get(how) or AttemptEnd(len(self.jobs[id].attempts), allocation, Reason(how))
         self.expect(id, how)
         assert self.ends(id, told)
         if twice:
@@ -605,7 +608,7 @@ class Jobs(RuleBasedStateMachine):
         id = f"j{pick % len(self.jobs) + 1}"
         current = self.jobs[id].attempt
         if current is None or (attempt, f"h{allocation}") != (current.number, current.allocation):
-            assert not self.ends(id, End(attempt, f"h{allocation}", Reason.EXIT, 0))
+            assert not self.ends(id, AttemptEnd(attempt, f"h{allocation}", Reason.EXIT, 0))
 
     @precondition(lambda self: self.jobs)
     @rule(pick=st.integers(0, 99))
@@ -673,21 +676,20 @@ class Jobs(RuleBasedStateMachine):
             for allocation, (id, _) in list(self.held.items()):
                 self.expect(id, "ok")
                 number = len(self.jobs[id].attempts)
-                self.ends(id, End(number, allocation, Reason.EXIT, 0))
+                self.ends(id, AttemptEnd(number, allocation, Reason.EXIT, 0))
             self.now += 10_000
             self.run(99)
         self.jobs_are_where_the_model_has_them()
         assert len(self.queue) == 0
         assert not self.held
-        assert not self.queue._ready._kinds
+        assert not self.queue._ready._classes
         assert not self.queue._ready._limits
         assert not any(vars(self.queue._after).values())
 
 
 Jobs.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=examples(40),
     stateful_step_count=50,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 test_any_order_of_calls = Jobs.TestCase

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from gridhand import (
     InvalidInput,
     task,
 )
+from until import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -186,3 +188,22 @@ def test_from_asyncio(grid):
 def test_a_grid_in_memory_cannot():
     with Grid.in_memory() as grid, pytest.raises(GridError, match="controller"):
         add.options(grid=grid).submit(1)
+
+
+def test_it_has_what_a_future_has(grid):
+    def half(number):
+        return 1 / number
+
+    made = task(cpu=0.1, detach=True)(half)
+    well, wrong = made.submit(2), made.submit(0)
+    ended = queue.SimpleQueue()
+    well.add_done_callback(ended.put)
+    assert ended.get(timeout=60) is well
+    assert (well.result(60), well.exception(60), well.running(), well.cancelled()) == (
+        0.5, None, False, False,
+    )  # fmt: skip
+    assert isinstance(wrong.exception(60), ZeroDivisionError)
+    gone = task(cpu=0.1, detach=True)(time.sleep).submit(600)
+    gone.cancel()
+    until(gone.done)
+    assert gone.cancelled()

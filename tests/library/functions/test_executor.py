@@ -3,6 +3,7 @@
 Each test quotes, or sums up, the sentence that it checks.
 """
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,6 +28,8 @@ import cloudpickle
 import pytest
 
 from gridhand import Grid, GridExecutor, InvalidInput, task
+from gridhand.library.functions.function_runner import close_runner
+from until import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -289,6 +292,64 @@ def initialize(value):
 def test_the_initializer_is_called_at_the_start_of_each_worker(grid):
     with GridExecutor(2, cpu=0.1, initializer=initialize, initargs=(42,)) as executor:
         assert set(executor.map(lambda _: was_set, range(20))) == {42}  # noqa: F821
+
+
+def set_mark(value):
+    os.environ["GRIDHAND_TEST_MARK"] = value
+
+
+def mark():
+    return os.environ.get("GRIDHAND_TEST_MARK")
+
+
+def test_an_initializer_runs_in_the_workers_of_its_own_executor_only(grid):
+    one = {"cpu": 0.1, "max_workers": 1, "initializer": set_mark}
+    with GridExecutor(initargs=("a",), **one) as first, GridExecutor(cpu=0.1) as plain:
+        assert first.submit(mark).result(60) == "a"
+        assert plain.submit(mark).result(60) is None
+    with GridExecutor(initargs=("a",), **one) as first:
+        here = first.submit(pid).result(60)
+        with GridExecutor(initargs=("a",), **one) as second:
+            assert second.submit(pid).result(60) != here
+
+
+def test_a_single_worker_stays_while_the_executor_is_open(grid, monkeypatch):
+    monkeypatch.setenv("GRIDHAND_LINGER_S", "0")
+    close_runner(grid)  # so that the next one reads it
+    with GridExecutor(1, cpu=0.1) as kept, GridExecutor(2, cpu=0.1) as others:
+        first, other = kept.submit(pid).result(60), others.submit(pid).result(60)
+        until(lambda: not os.path.exists(f"/proc/{other}"))
+        assert kept.submit(pid).result(60) == first
+        grid.allocate(grid.status().total).release()  # but it is in nobody's way
+        assert kept.submit(pid).result(60) != first
+
+
+def test_max_tasks_per_child_replaces_a_worker_after_so_many_calls(grid):
+    with GridExecutor(1, cpu=0.1, max_tasks_per_child=2) as executor:
+        pids = [executor.submit(pid).result(60) for _ in range(5)]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+
+
+def test_a_call_is_tried_again_in_a_worker_of_the_executor(grid, tmp_path):
+    def fails_once():
+        if not (tmp_path / "tried").exists():
+            (tmp_path / "tried").touch()
+            raise LookupError("not yet")
+        return mark()
+
+    with GridExecutor(
+        1, cpu=0.1, retries=1, initializer=set_mark, initargs=("b",), name="again",
+        mp_context=multiprocessing.get_context("spawn"),
+    ) as executor:  # fmt: skip
+        future = executor.submit(fails_once)
+        assert future.result(60) == "b"
+        assert "again" in repr(future)
+
+
+def test_options_of_other_executors_are_no_resources(grid):
+    for wrong in ({"max_tasks_per_child": 0}, {"mp_context": "spawn"}, {"max_retries": 1}):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            GridExecutor(**wrong)
 
 
 def test_should_it_raise_all_pending_calls_and_any_more_are_broken(grid):

@@ -73,7 +73,7 @@ with GridExecutor(1, cpu=0.1) as executor:
     told(executor.submit(second).result())
     told(executor.submit(first).result())
 """,
-        "(1, [1], 'old') (2, [1, 2], 'new') (1, [1], 'old')",
+        "(1, [1], 'old') (2, [1, 2], 'new') (2, [1, 2], 'new')",
     ),
     "and what the initializer has set stays": (
         """

@@ -1,6 +1,7 @@
 """@task: functions that are called with what they need, and graphs of their futures."""
 
 import asyncio
+import functools
 import os
 import pickle
 import signal
@@ -8,20 +9,25 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict, deque, namedtuple
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass
 
 import cloudpickle
 import numpy as np
 import pytest
 
 from gridhand import (
+    CallFailed,
     CallTimeout,
+    Function,
     Grid,
     GridClosed,
     InvalidInput,
     NeverFits,
     OutOfMemory,
     Request,
+    Resources,
     Task,
     TaskFuture,
     WorkerLost,
@@ -105,8 +111,35 @@ def test_options_are_as_before_unless_they_are_given():
     second = first.options(name="other", retries=0)
     assert str(second.request.resources) == "cpu=2"
     assert (second._options.retries, second._options.timeout, second._name) == (0, 5, "other")
-    assert str(first.options(memory="1GB").request.resources) == "cpu=1 memory=1GB"
+    assert str(first.options(memory="1GB").request.resources) == "cpu=2 memory=1GB"
     assert first._options.retries == 3
+
+
+#    what it shows                    made with                               options                        asks for
+CHANGED = {
+    "the rest is kept":               ({"cpu": 1, "memory": "1GB", "timeout": 9},   {"cpu": 2},                   ("cpu=2 memory=1GB", 9.0)),
+    "None removes a resource":        ({"cpu": 1, "memory": "1GB", "timeout": 9},   {"memory": None},             ("cpu=1", 9.0)),
+    "None removes an option":         ({"cpu": 1, "timeout": 9},                 {"timeout": None},            ("cpu=1", None)),
+    "another name is the same":       ({"num_cpus": 1, "memory_gb": 1},          {"cpu": 2, "memory": "2GB"},     ("cpu=2 memory=2GB", None)),
+    "a duration with a unit":         ({"cpu": 1, "timeout": "5m"},              {"cpu": 2},                   ("cpu=2", 300.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "options", "asked"), CHANGED.values(), ids=CHANGED)
+def test_options_change_what_they_name(made, options, asked):
+    changed = task(**made)(time.sleep).options(**options)
+    assert (str(changed.request.resources), changed._timeout_s) == asked
+
+
+@pytest.mark.parametrize(
+    "whole", ["cpu=1 memory=1GB", {"cpu": 1, "memory": "1GB"}, Resources.of("cpu=1,memory=1GB")]
+)
+def test_options_change_what_was_given_as_a_whole(whole):
+    first = task(whole)(time.sleep)
+    assert str(first.options(cpu=2).request.resources) == "cpu=2 memory=1GB"
+    assert str(first.options("cpu=3").request.resources) == "cpu=3"
+    with pytest.raises(InvalidInput, match="whole request"):
+        task(Request.of(cpu=1))(time.sleep).options(cpu=2)
 
 
 WRONG = {
@@ -256,16 +289,17 @@ def test_arrays_pass_from_one_to_the_next_and_not_through_here(grid):
     assert array[0] == 2
 
 
-def test_a_future_hidden_in_an_object_is_refused_before_it_is_done(grid):
+def test_a_future_hidden_in_an_object_is_refused_whether_or_not_it_is_done(grid):
     class Box:
         pass
 
     box = Box()
     box.inside = nap.submit(0.5, 1)
     error = task(cpu=0.1)(lambda box: box.inside).submit(box).exception(20)
-    assert "is not done" in str(error)
+    assert "cannot be waited for" in str(error)
     box.inside.result(20)
-    assert task(cpu=0.1)(lambda box: box.inside).submit(box).result(20) == 1
+    again = task(cpu=0.1)(lambda box: box.inside).submit(box).exception(20)
+    assert "cannot be waited for" in str(again)
 
 
 # ---- retries, limits and cancelling
@@ -649,3 +683,113 @@ def test_a_future_shows_what_it_knows(either):
     assert repr(future).endswith("add state=finished>")
     future.result()
     assert repr(future).endswith("add state=finished returned int>")
+
+
+# ---- names
+
+#    what is meant        what is written             the hint
+TYPOS = {
+    "memory":             ({"mem": "1GB"},            "memory="),
+    "cpu":                ({"cpus": 2},               "cpu="),
+    "node":               ({"nodes": 2},              "node="),
+    "bytes":              ({"memory": 4 * 1024**3},   '"4.29497GB"; a bare number is in MB'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "hint"), TYPOS.values(), ids=TYPOS)
+def test_what_is_mistyped_is_refused_where_it_is_written(written, hint):
+    for made in (lambda: task(**written), lambda: task(written), lambda: add.options(**written)):
+        with pytest.raises(InvalidInput) as refused:
+            made()
+        assert hint in refused.value.hint
+
+
+def test_a_parameter_may_be_called_self(either):
+    @task(cpu=0.1)
+    def plus(self, other):
+        return self + other
+
+    assert plus(self=1, other=2) == plus.submit(self=1, other=2).result(60) == 3
+
+
+def test_a_task_in_a_graph_brings_its_cost(either):
+    function = Function("y", task(cpu=0.5)(abs), args=["x"])
+    assert str(function.asked().resources) == "cpu=0.5"
+    assert Function("y", task(cpu=0.5)(abs), cost={"cpu": 1}).cost == {"cpu": 1}
+    graph = [Function("x", type="input"), function]
+    assert either.execute(graph, inputs={"x": -3})["y"] == 3
+
+
+# ---- futures inside of arguments
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass(frozen=True)
+class Config:
+    name: str
+    value: object
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+
+#    where the future is              the argument                                   what the function gets
+PLACES = {
+    "a named tuple":                  (lambda one: Pair(one, 5),                        Pair(3, 5)),
+    "a dataclass":                    (lambda one: Config("a", [one]),                  Config("a", [3])),
+    "a defaultdict":                  (lambda one: defaultdict(list, {"a": one}),       {"a": 3}),
+    "a deque in a dictionary":        (lambda one: {"a": deque([one, 4], 2)},           {"a": deque([3, 4])}),
+}  # fmt: skip
+HIDDEN = {
+    "an attribute":                   Holder,
+    "a closure":                      lambda one: lambda: one,
+    "a partial":                      lambda one: functools.partial(print, one),
+}  # fmt: skip
+
+
+def same(value):
+    return value
+
+
+def nap_and_return(seconds, value):
+    time.sleep(seconds)
+    return value
+
+
+@pytest.mark.parametrize(("place", "given"), PLACES.values(), ids=PLACES)
+def test_futures_in_containers_are_waited_for(either, place, given):
+    later = task(cpu=0.1)(nap_and_return).submit(0.2, 3)
+    found = task(cpu=0.1)(same).submit(place(later)).result(60)
+    assert found == given
+    assert type(found) is type(place(None))
+
+
+@pytest.mark.parametrize("place", HIDDEN.values(), ids=HIDDEN)
+def test_futures_that_cannot_be_waited_for_are_refused_even_if_they_are_done(grid, place):
+    done = add.submit(1)
+    assert done.result(60) == 2
+    with pytest.raises((TypeError, CallFailed), match=r"future|refers to"):
+        task(cpu=0.1)(same).submit(place(done)).result(60)
+
+
+def test_a_task_that_refers_to_a_future_is_refused(either):
+    done = add.submit(1)
+
+    @task(cpu=0.1)
+    def refers():
+        return done
+
+    with pytest.raises(TypeError, match="give that as an argument"):
+        refers.submit()
+
+
+def test_a_container_may_contain_itself(either):
+    ring = [1]
+    ring.append(ring)
+    found = task(cpu=0.1)(same).submit(ring).result(60)
+    assert found[0] == 1
+    assert found[1] is found

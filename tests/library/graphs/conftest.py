@@ -5,19 +5,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import cloudpickle
 import pytest
 
+import graph_functions
+import note_folder
 from gridhand import Grid
-
-sys.path.append(str(Path(__file__).parent / "support"))
-
-import graphwork
-import notes as notebook
-
-pytest.register_assert_rewrite("graphcases")  # so that it tells what was not equal
 
 
 @pytest.fixture(scope="session")
@@ -37,11 +31,11 @@ def processes(request, home, monkeypatch):
     """The grid of a real controller, with nothing but the two nodes to give."""
     monkeypatch.delenv("GRIDHAND_ADDRESS", raising=False)
     monkeypatch.setenv("GRIDHAND_HOME", home)
-    for module in (request.module, graphwork, notebook):
+    for module in (request.module, graph_functions, note_folder):
         cloudpickle.register_pickle_by_value(module)  # workers cannot import it
     with Grid() as grid:
         for one in grid.nodes():
-            if one.name not in graphwork.TWO_NODES:
+            if one.name not in graph_functions.TWO_NODES:
                 grid.unregister(one.name)
         yield grid
 
@@ -66,9 +60,9 @@ def outer(request, tmp_path):
 
 def furnished(request, tmp_path):
     with opened(request, tmp_path) as found:
-        graphwork.register(found, graphwork.TWO_NODES)
+        graph_functions.register(found, graph_functions.TWO_NODES)
         yield found
-        graphwork.holds_nothing(found)
+        graph_functions.holds_nothing(found)
 
 
 def opened(request, tmp_path):
@@ -83,4 +77,4 @@ def opened(request, tmp_path):
 def notes(tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()
-    return notebook.Notes(str(folder))
+    return note_folder.Notes(str(folder))

@@ -3,7 +3,8 @@
 import threading
 
 import pytest
-from graphwork import (
+
+from graph_functions import (
     add,
     busy,
     counted,
@@ -18,7 +19,6 @@ from graphwork import (
     together,
     waits,
 )
-
 from gridhand import (
     CircularDependency,
     Collocated,

@@ -9,7 +9,8 @@ from collections import Counter
 from random import Random
 
 import pytest
-from graphwork import (
+
+from graph_functions import (
     TWO_NODES,
     add,
     counted,
@@ -20,11 +21,9 @@ from graphwork import (
     noted,
     running,
     together,
-    until,
     waiting,
     waits,
 )
-
 from gridhand import (
     CallFailed,
     Collocated,
@@ -34,13 +33,14 @@ from gridhand import (
     GridClosed,
     UnknownNode,
 )
+from until import until
 
 # ---- nodes that are lost
 
 
 @pytest.mark.parametrize("claim", ["step", "whole"])
 def test_a_function_whose_node_is_lost_runs_again_elsewhere(grid, notes, claim, monkeypatch):
-    monkeypatch.setattr("gridhand.library.graphdriver._LOOK_S", 0.5)
+    monkeypatch.setattr("gridhand.library.graphs.driver._CHECK_S", 0.5)
     graph = [
         Function("before", counted, extra_args=[7, notes, "before"], cost="cpu=1"),
         Function("lost", waits_with, args=["before"], extra_args=[notes, "lost"], cost="cpu=1"),
@@ -84,7 +84,7 @@ def test_those_that_wait_on_a_node_that_is_lost_are_sent_elsewhere(inner, notes)
 
 
 def test_those_that_only_wait_leave_a_lost_node_too(inner, notes, monkeypatch):
-    monkeypatch.setattr("gridhand.library.graphdriver._LOOK_S", 0.05)
+    monkeypatch.setattr("gridhand.library.graphs.driver._CHECK_S", 0.05)
     held = [inner.allocate(cpu=4, node=name) for name in TWO_NODES]
     graph = [
         Function("a", add, cost="cpu=1"),

@@ -1,7 +1,8 @@
 """What a graph holds while it runs, and where its functions go."""
 
 import pytest
-from graphwork import (
+
+from graph_functions import (
     add,
     in_threads,
     meets,
@@ -10,12 +11,11 @@ from graphwork import (
     noted_after,
     running,
     together,
-    until,
     waiting,
     waits,
 )
-
 from gridhand import Collocated, Function, GraphTimeout, InvalidInput, NotAssigned, Resources
+from until import until
 
 # ---- what is held
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from gridhand import Function, FunctionFailed, Grid
-from gridhand.library import graphprogress
-from gridhand.library.graphprogress import Progress
+from gridhand.library.graphs import progress as graphprogress
+from gridhand.library.graphs.progress import GraphProgress
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def chain(length):
 
 
 def test_a_function_is_told_whenever_something_has_changed(grid, monkeypatch):
-    monkeypatch.setattr("gridhand.library.graphdriver._LOOK_S", 0.01)
+    monkeypatch.setattr("gridhand.library.graphs.driver._CHECK_S", 0.01)
     told = []
     functions = [*chain(2), Function("f2", lambda _: time.sleep(0.1), args=["f1"])]
     result = grid.execute(functions, progress=told.append)
@@ -57,7 +57,7 @@ def test_what_it_raises_ends_the_run(grid):
 PROGRAM = """
 import sys, time
 from gridhand import Function, Grid
-from gridhand.library import graphprogress
+from gridhand.library.graphs import progress as graphprogress
 graphprogress.PATIENCE_S = float(sys.argv[1])
 progress = {"None": None, "True": True, "False": False}[sys.argv[2]]
 with Grid.in_memory() as grid:
@@ -118,9 +118,9 @@ def test_without_a_terminal_lines_are_printed_if_it_is_asked_for():
 
 
 def test_a_line_comes_every_few_seconds(capsys):
-    lines = graphprogress.Lines()
+    lines = graphprogress.TerminalLines()
     for seconds in (0.0, 1.0, 4.9, 5.0, 6.0, 75.0, 76.0):
-        lines.tell(Progress("r1", int(seconds), 99, 1, 2, seconds))
+        lines.report(GraphProgress("r1", int(seconds), 99, 1, 2, seconds))
     lines.end()
     shown = capsys.readouterr().err.splitlines()
     assert [one.rsplit(" ", 1)[1] for one in shown] == ["0:00", "0:05", "1:15", "1:16"]
@@ -129,7 +129,7 @@ def test_a_line_comes_every_few_seconds(capsys):
 
 def test_the_clock_of_the_bar_began_with_the_run():
     bar = graphprogress.Bar(1.0)
-    bar.tell(Progress("r1", 1, 3, 1, 0, 75.0))
+    bar.report(GraphProgress("r1", 1, 3, 1, 0, 75.0))
     try:
         (drawn,) = bar._bar.tasks
         assert 75 <= drawn.elapsed < 80

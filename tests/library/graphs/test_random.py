@@ -16,9 +16,13 @@ from pathlib import Path
 from random import Random
 
 import cloudpickle
-import graphcases
 import pytest
-from graphcases import (
+from hypothesis import HealthCheck, Phase, assume, event, example, given, settings
+from hypothesis import strategies as st
+
+import graph_cases
+from example_budget import examples as budget
+from graph_cases import (
     AMOUNTS,
     NODES,
     Files,
@@ -30,13 +34,10 @@ from graphcases import (
     check_result,
     evaluated,
 )
-from graphwork import holds_nothing, register
-from hypothesis import HealthCheck, Phase, assume, event, example, given, settings
-from hypothesis import strategies as st
-
+from graph_functions import holds_nothing, register
 from gridhand import FunctionFailed, Grid, GridError
 
-ANY_TIME = settings(deadline=None, suppress_health_check=list(HealthCheck))
+ANY_TIME = settings(suppress_health_check=list(HealthCheck))
 # A smaller case of a fault takes minutes to find on processes; the cases are small as they are.
 AS_FOUND = settings(ANY_TIME, phases=set(Phase) - {Phase.shrink, Phase.explain})
 
@@ -48,7 +49,7 @@ def threads():
         yield opened
 
 
-@settings(ANY_TIME, max_examples=250)
+@settings(ANY_TIME, max_examples=budget(60))
 @given(case=cases())
 def test_a_random_graph_gives_what_a_plain_evaluation_gives(threads, case):
     watch = Watch(case)
@@ -58,7 +59,7 @@ def test_a_random_graph_gives_what_a_plain_evaluation_gives(threads, case):
     holds_nothing(threads)
 
 
-@settings(ANY_TIME, max_examples=40)
+@settings(ANY_TIME, max_examples=budget(15))
 @given(case=cases(), seed=st.integers(0, 10**6))
 def test_nodes_that_come_and_go_change_nothing_but_where_and_how_often(threads, case, seed):
     """Functions are run again when their node is lost; what they come to is the same."""
@@ -100,7 +101,7 @@ def test_nodes_that_come_and_go_change_nothing_but_where_and_how_often(threads, 
 @pytest.fixture
 def workers(processes):
     """A grid that calls functions in other processes, with the nodes of these cases."""
-    cloudpickle.register_pickle_by_value(graphcases)
+    cloudpickle.register_pickle_by_value(graph_cases)
     register(processes, AMOUNTS)
     return processes
 

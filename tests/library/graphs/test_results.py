@@ -4,7 +4,8 @@ import asyncio
 import time
 
 import pytest
-from graphwork import (
+
+from graph_functions import (
     add,
     d8,
     holds_nothing,
@@ -13,11 +14,9 @@ from graphwork import (
     noted_after,
     times,
     together,
-    until,
     waiting,
     waits,
 )
-
 from gridhand import (
     AsyncGrid,
     Collocated,
@@ -28,6 +27,7 @@ from gridhand import (
     Grid,
     InvalidInput,
 )
+from until import until
 
 # ---- what comes of it
 
@@ -47,7 +47,8 @@ def test_only_what_is_to_be_kept_is_in_the_results(grid):
 def test_a_value_that_is_not_kept_is_given_up_when_nothing_needs_it(inner, monkeypatch):
     dropped = []
     monkeypatch.setattr(
-        "gridhand.library.threadcaller.Kept.drop", lambda one: dropped.append(one.load())
+        "gridhand.library.thread_runner.thread_runner.Kept.drop",
+        lambda one: dropped.append(one.load()),
     )
     graph = [
         Function("a", add, extra_args=[1]),
@@ -165,3 +166,15 @@ def test_a_task_that_is_cancelled_while_it_waits_for_room_leaves_nothing(inner):
     for one in held:
         one.release()
     holds_nothing(inner)
+
+
+def test_retries_go_by_either_name():
+    def fails(log):
+        log.append(1)
+        raise ValueError("no")
+
+    for name in ("retries", "max_retries"):
+        log = []
+        with Grid.in_memory() as grid, pytest.raises(FunctionFailed):
+            grid.execute([Function("f", fails, extra_args=[log])], **{name: 1})
+        assert len(log) == 2

@@ -14,7 +14,7 @@ from gridhand import Collocated, Function, Graph, Grid
 @pytest.fixture
 def two_nodes(home, tools):
     """A controller for two nodes of 4 cores and 2000 MB; it ends with the module's home."""
-    nodes = [f"--stand-for={name}:cpu=4,memory=2000MB" for name in ("first", "second")]
+    nodes = [f"--virtual-node={name}:cpu=4,memory=2000MB" for name in ("first", "second")]
     command = [sys.executable, "-m", "gridhand.cli.main", "serve", *nodes]
     with open(os.devnull, "w") as nowhere:
         serving = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)

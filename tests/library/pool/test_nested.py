@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 
 from gridhand import CallFailed, Grid, task
-from gridhand.library import standstill
+from gridhand.library.pool import blocked_threads
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -97,7 +97,12 @@ def wide(value):
 
 
 @task(cpu=0.5)
-def narrow(value):
+def narrow(value, folder=None, count=0):
+    """Call one that asks for more, once so many of these have begun."""
+    if folder is not None:
+        (folder / str(value)).touch()
+        while len(list(folder.iterdir())) < count:
+            time.sleep(0.01)
     return wide.options(cpu=1).submit(value).result()
 
 
@@ -125,10 +130,10 @@ def outcomes(futures):
     return found
 
 
-def test_where_all_wait_for_what_they_hold_the_last_are_told_so(either, tools):
+def test_where_all_wait_for_what_they_hold_the_last_are_told_so(either, tmp_path):
     """Four times half a core on two, and each calls one that asks for a whole one."""
     count = 2 * int(either.nodes()[0].total["cpu"] // 10_000)
-    found = outcomes([narrow.submit(number) for number in range(count)])
+    found = outcomes([narrow.submit(number, tmp_path, count) for number in range(count)])
     served = [one for one in found if isinstance(one, int)]
     refused = [one for one in found if isinstance(one, CallFailed)]
     assert served
@@ -151,7 +156,28 @@ def test_what_holds_nothing_waits_for_whatever_it_likes(either):
 def test_who_waits_for_one_that_will_end_is_not_refused(either):
     """Though that one has called something too, for which there is no room yet."""
     count = 2 * int(either.nodes()[0].total["cpu"] // 10_000)
-    working = [busy.submit(number, standstill.SURE_S + 4) for number in range(count - 1)]
+    working = [busy.submit(number, blocked_threads.SURE_S + 4) for number in range(count - 1)]
     assert narrow.submit(7).result(60) == 7
     for one in working:
         one.result(60)
+
+
+@task(cpu=0.6)
+def middle(share):
+    return wide.options(cpu=share).submit(1).result()
+
+
+@task(cpu=0.5)
+def above(share):
+    return middle.submit(share).result()
+
+
+def test_what_waits_for_one_that_never_ends_is_in_its_way(tools):
+    """There is room for the call beside its caller, but not beside the caller's caller."""
+    with Grid() as grid:
+        share = grid.nodes()[0].total["cpu"] / 10_000 - 0.7
+        with pytest.raises(CallFailed, match="all who could make room") as caught:
+            above.submit(share).result(60)
+        assert caught.value.reason == "nested"
+        assert middle.submit(share).result(60) == 1
+        tools.until(lambda: not grid.allocations())

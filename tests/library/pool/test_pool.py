@@ -27,8 +27,8 @@ from gridhand import (
 )
 from gridhand.client import Client
 from gridhand.client.transport import Address
-from gridhand.library.pool import Pool
-from gridhand.worker.failing import RemoteTraceback
+from gridhand.library.pool.pool import Pool
+from gridhand.worker.errors import RemoteTraceback
 
 # Workers could not import this module: that is pytest's doing. What is in it is sent along.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -198,9 +198,9 @@ def test_small_arrays_and_large_texts(pool, tools):
 
 
 def test_without_shared_memory_the_temporary_folder_will_do(pool, tools, monkeypatch):
-    from gridhand.worker import values
+    from gridhand.worker import encoded_values
 
-    monkeypatch.setattr(values, "_free", lambda folder: 0)
+    monkeypatch.setattr(encoded_values, "_free", lambda folder: 0)
     assert tools.value(pool.submit(tools.call(total, np.ones(100_000)))) == 100_000
 
 
@@ -271,15 +271,28 @@ def test_what_cannot_be_pickled_is_refused_where_it_is(pool, tools):
     assert tools.value(pool.submit(tools.call(add, 1))) == 2
 
 
-def test_a_function_that_cannot_be_loaded_says_so(pool, tools, tmp_path, monkeypatch):
-    (tmp_path / "only_here.py").write_text("def f(): pass\n")
+def test_a_function_of_a_module_that_only_this_process_finds_is_sent_by_value(
+    pool, tools, tmp_path, monkeypatch
+):
+    (tmp_path / "only_here.py").write_text("def f(): return 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import only_here
 
     monkeypatch.undo()
-    error = pool.submit(tools.call(only_here.f)).exception(20)
+    assert tools.value(pool.submit(tools.call(only_here.f))) == 3
+
+
+def test_a_function_that_cannot_be_loaded_says_so(pool, tools):
+    class Broken:
+        def __call__(self):
+            """Never called."""
+
+        def __reduce__(self):
+            return int, ("no number",)
+
+    error = pool.submit(tools.call(Broken())).exception(20)
     assert isinstance(error, CallFailed)
-    assert "could not be loaded in its worker: ModuleNotFoundError" in str(error)
+    assert "could not be loaded in its worker: ValueError" in str(error)
 
 
 # ---- workers that die
@@ -401,7 +414,7 @@ def test_workers_that_were_held_up_are_of_use_again(grid, tools):
         for one in found:
             os.kill(one, signal.SIGCONT)
         assert [tools.value(one) for one in futures] == list(range(1, 301))
-    (shape,) = pool.shapes()
+    (shape,) = pool.state.shapes()
     tools.until(lambda: len(shape.idle) == len(shape.workers) > 0)
     pool.close()
 
@@ -521,10 +534,10 @@ KILLED = """
 import sys, time
 import numpy as np
 from gridhand import Grid, Request
-from gridhand.library.caller import FunctionCall
+from gridhand.library.functions.function_runner import FunctionCall
 from gridhand.client import Client
 from gridhand.client.transport import Address
-from gridhand.library.pool import Pool
+from gridhand.library.pool.pool import Pool
 
 def nap():
     import subprocess
@@ -573,23 +586,22 @@ def killed(grid, tools):
 
 LEFT = """
 import os
-from gridhand.library.poolfolder import PoolFolder
+from gridhand.library.pool.folder import PoolFolder
 folder = PoolFolder()
 print(*folder.folders, flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
-def test_what_a_killed_program_left_is_removed_by_the_next(tools, monkeypatch):
-    from gridhand.library import poolfolder
+def test_what_a_killed_program_left_is_removed_by_the_next(tools):
+    from gridhand.library.pool.folder import PoolFolder
+    from gridhand.posix.temporary_folders import sweep
 
     done = subprocess.run([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True)
     folders = done.stdout.split()
-    mine = poolfolder.PoolFolder()
-    poolfolder.sweep()
-    assert all(map(os.path.exists, folders))  # it may just be beginning
-    monkeypatch.setattr(poolfolder, "_YOUNG_S", 0.0)
-    poolfolder.sweep()
+    mine = PoolFolder()
+    assert all(map(os.path.exists, folders))
+    sweep()
     assert not any(map(os.path.exists, folders))
     assert all(map(os.path.exists, mine.folders))
     mine.remove()
@@ -671,7 +683,7 @@ def test_calls_go_on_without_a_controller_and_slots_with_the_next_one(grid, home
     slow = pool.submit(tools.call(nap, 1.0, "slow", request=tools.ONE))
     tools.until(slow.running)
     with Client(Address(home.socket)) as client:
-        os.kill(client.look()["pid"], signal.SIGKILL)
+        os.kill(client.probe()["pid"], signal.SIGKILL)
     assert tools.value(pool.submit(tools.call(pid))) == warm
     other = pool.submit(tools.call(add, 1, request=Request.of(cpu=0.2)))
     assert tools.value(slow) == "slow"

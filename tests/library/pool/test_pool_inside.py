@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gridhand import CallFailed, Grid, OutOfMemory, Request, Resources, WorkerLost
-from gridhand.library.caller import FunctionCall
-from gridhand.library.pool import Pool
+from gridhand.library.functions.function_runner import FunctionCall
+from gridhand.library.pool.pool import Pool
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

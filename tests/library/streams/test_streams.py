@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,6 +22,7 @@ from gridhand import (
     NotAssigned,
     OutOfMemory,
 )
+from until import until
 
 
 @pytest.fixture
@@ -49,13 +51,6 @@ def nothing_left(grid):
     until(lambda: not grid.status().allocated)
 
 
-def until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def pairing():
     """A function that is sent as it is, and not by the name of this module."""
     return lambda first, second: (first, second)
@@ -72,6 +67,76 @@ def joined(**double):
 
 def one(code, **more):
     return Graph().add(Function("x", type="input"), Function("f", code, args=["x"], **more))
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestReaders:
+    """Every item has a future of its own, so no result reaches anybody but its reader."""
+
+    def test_an_abandoned_map_leaves_nothing_to_the_next_one(self, grid):
+        with grid.stream(one(lambda x: 2 * x)) as stream:
+            for first in stream.map(range(10)):
+                assert first == 0
+                break
+            assert list(stream.map([100, 200])) == [200, 400]
+            stream.stop()
+            assert list(stream) == []
+
+    def test_a_map_does_not_get_what_was_pushed_before(self, grid):
+        with grid.stream(one(lambda x: 2 * x)) as stream:
+            pushed = stream.push(1)
+            stream.push(2)
+            assert list(stream.map([100])) == [200]
+            assert pushed.result(60) == 2
+            assert next(stream) == 4  # the first was read by its future
+
+    def test_threads_that_map_at_the_same_time_get_their_own_results(self, grid):
+        inputs = [range(n, n + 50) for n in (0, 1_000, 2_000, 3_000)]
+        graph = one(lambda x: 2 * x, parallelism=2)
+        with grid.stream(graph, capacity=7) as stream, ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda items: list(stream.map(items)), inputs))
+        assert found == [[2 * item for item in items] for items in inputs]
+
+    def test_every_pushed_item_has_a_future_of_its_own(self, grid):
+        with grid.stream(one(lambda x: 12 // x)) as stream:
+            well, wrong = stream.push(3), stream.push(0)
+            assert well.result(60) == 4
+            with pytest.raises(FunctionFailed) as failed:
+                wrong.result(60)
+            assert isinstance(failed.value.__cause__, ZeroDivisionError)
+
+    def test_several_threads_that_iterate_share_the_results(self, grid):
+        with grid.stream(one(lambda x: x)) as stream, ThreadPoolExecutor(3) as threads:
+            readers = [threads.submit(list, stream) for _ in range(3)]
+            for value in range(100):
+                stream.push(value)
+            stream.stop()
+            found = [reader.result(60) for reader in readers]
+        assert all(part == sorted(part) for part in found)
+        assert sorted(itertools.chain(*found)) == list(range(100))
+
+    def test_an_item_that_was_given_up_makes_room_and_is_not_read(self, grid):
+        with grid.stream(one(lambda xs: xs, batch_size=3), capacity=2) as stream:
+            kept, given_up = stream.push(1), stream.push(2)  # a batch would need three
+            assert given_up.cancel()
+            assert given_up.cancelled()
+            stream.push(3, timeout=60)
+            with pytest.raises(TimeoutError):
+                stream.push(4, timeout=0)
+            stream.stop()
+            assert list(stream) == [1, 3]
+            assert not kept.cancel()
+
+    def test_stopping_at_once_ends_the_futures_and_maps_that_are_left(self, grid):
+        stream = grid.stream(one(lambda xs: xs, batch_size=3))
+        left, pulled = stream.push(1), threading.Event()
+        with ThreadPoolExecutor(1) as threads:
+            mapped = threads.submit(list, stream.map(pulled.set() or n for n in (2,)))
+            pulled.wait(60)
+            stream.stop(at_once=True)
+            for future in (left, mapped):
+                with pytest.raises(GridClosed):
+                    future.result(60)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -284,7 +349,7 @@ def test_an_item_that_kills_every_worker_is_an_error_in_its_place(real_grid):
     with real_grid.stream(one(dies, cost={"cpu": 0.5})) as stream:
         found = list(stream.map(range(3)))
     assert [found[0], found[2]] == [0, 2]
-    assert "again and again" in str(found[1])
+    assert "lost repeatedly" in str(found[1])
 
 
 def test_items_that_run_out_of_memory_are_errors_in_their_places(real_grid):
@@ -339,5 +404,26 @@ def test_it_can_be_awaited(kind):
                 await stream.push(5)
                 await stream.stop()
                 assert [one async for one in stream] == [(10, 15)]
+
+    asyncio.run(run())
+
+
+def test_an_async_reader_that_gives_up_takes_no_result():
+    async def run():
+        async with AsyncGrid.in_memory() as grid:
+            await grid.register_node("box", cpu=4)
+            async with await grid.stream(one(lambda xs: xs, batch_size=2), capacity=2) as stream:
+                first = await stream.push(1)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(stream), 0.01)
+                async for found in stream.map([2]):
+                    assert found == 2
+                assert await first == 1
+                given_up = asyncio.ensure_future(anext(stream.map([3])))
+                await asyncio.sleep(0)  # it has begun
+                given_up.cancel()
+                await asyncio.wait([given_up])
+                waiting = [await stream.push(value) for value in (4, 5)]
+                assert [await one for one in waiting] == [4, 5]
 
     asyncio.run(run())

@@ -5,17 +5,17 @@ import json
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gridhand.core.attempts import Attempt, Reason
-from gridhand.core.gpus import GpuAsk
-from gridhand.core.jobs import After, Condition, Job, JobState
-from gridhand.core.jobviews import job_row, request_row, work_row
-from gridhand.core.requests import Layout, Request
-from gridhand.core.resources import MOST, Resources
-from gridhand.core.retries import FINAL, RetryPolicy
-from gridhand.core.rowreading import request_from_row
-from gridhand.core.work import Priority, Work
-from gridhand.store import schema
-from gridhand.store.jobrows import Jobs, Written, work_from, work_json
+from gridhand.core.jobs.attempt import Attempt, Reason
+from gridhand.core.jobs.job import After, Condition, Job, JobState
+from gridhand.core.jobs.retry_policy import FINAL, RetryPolicy
+from gridhand.core.jobs.spec import JobSpec, Priority
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import MOST, Resources
+from gridhand.core.rows.jobs import job_row, job_spec_from_row, work_row
+from gridhand.core.rows.requests import request_from_row, request_row
+from gridhand.store.sql import schema
+from gridhand.store.sql.job_rows import Jobs, Written, work_json
 
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,9}", fullmatch=True)
 RESOURCE = st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,9}", fullmatch=True)
@@ -31,7 +31,7 @@ COUNTS = st.integers(0, 2**62)
 MAYBE = st.none() | COUNTS
 
 GPU_ASKS = st.builds(
-    GpuAsk,
+    GpuRequest,
     devices=st.integers(1, 8),
     share=st.integers(0, 10_000),
     memory_bytes=MAYBE,
@@ -62,7 +62,7 @@ RETRIES = st.builds(
     most_delay_ms=st.integers(0, 9_999),
 )
 WORKS = st.builds(
-    Work,
+    JobSpec,
     owner=NAMES,
     command=st.tuples(WORDS.filter(bool), *[WORDS] * 2),
     folder=PATHS,
@@ -74,8 +74,6 @@ WORKS = st.builds(
     grace_ms=st.integers(0, 10**6),
     detached=st.booleans(),
     retry=RETRIES,
-    pieces=st.integers(1, 100),
-    layout=st.sampled_from(Layout),
     at_once=st.none() | st.integers(1, 99),
     environment=WORDS,
     stdin=st.none() | PATHS,
@@ -86,7 +84,7 @@ WORKS = st.builds(
 REASONS = st.none() | st.sampled_from(Reason)
 ATTEMPTS = st.builds(
     Attempt, st.integers(1, 9), NAMES, NAMES, st.integers(0, 5), COUNTS, MAYBE, REASONS, MAYBE,
-    MAYBE, MAYBE, REASONS, MAYBE, MAYBE, st.none() | NAMES, WORDS,
+    MAYBE, MAYBE, REASONS, MAYBE, WORDS,
 )  # fmt: skip
 JOBS = st.builds(
     lambda work, request, **more: Job(work=work, request=request or work.request, **more),
@@ -112,7 +110,7 @@ def columns(job):
 
 
 # Making such deep values takes its time on a busy machine, which is no fault of theirs.
-unhurried = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @unhurried
@@ -139,7 +137,7 @@ def test_an_event_carries_the_plain_row_and_only_the_first_its_work(job):
 @unhurried
 @given(WORKS)
 def test_a_work_comes_back_from_plain_data(work):
-    assert work_from(json.loads(json.dumps(work_row(work)))) == work
+    assert job_spec_from_row(json.loads(json.dumps(work_row(work)))) == work
     assert json.loads(work_json(work)) == json.loads(json.dumps(work_row(work)))
 
 
@@ -153,7 +151,7 @@ def test_a_request_comes_back_from_plain_data(request):
 
 @unhurried
 @given(WORKS, st.lists(ATTEMPTS, max_size=2).map(tuple))
-@example(Work("ann", ('x":-1', 'a\\":-', '\\\\":-', '":-'), "/", Request.of(cpu=1)), ())
+@example(JobSpec("ann", ('x":-1', 'a\\":-', '\\\\":-', '":-'), "/", Request.of(cpu=1)), ())
 def test_no_text_looks_like_a_negative_amount(work, attempts):
     """The guard of the table would refuse it."""
     job = Job("1", 1, work, work.request, 0, attempts=attempts)
@@ -164,8 +162,8 @@ def test_no_text_looks_like_a_negative_amount(work, attempts):
 
 def test_equal_works_are_shared_when_they_are_read():
     request = Request.of(cpu=1)
-    works = [Work("ann", ("x",), "/", request), Work("ann", ("x",), "/", Request.of(cpu=1)),
-             Work("ann", ("y",), "/", request)]  # fmt: skip
+    works = [JobSpec("ann", ("x",), "/", request), JobSpec("ann", ("x",), "/", Request.of(cpu=1)),
+             JobSpec("ann", ("y",), "/", request)]  # fmt: skip
     jobs = [Job(str(number), number, work, work.request, 0) for number, work in enumerate(works)]
     one, same, other = Jobs().read(map(columns, jobs))
     assert one.work is same.work
@@ -173,16 +171,24 @@ def test_equal_works_are_shared_when_they_are_read():
 
 
 def test_the_texts_of_many_works_are_not_kept_for_ever():
-    from gridhand.store import jobrows
+    from gridhand.store.sql import job_rows
 
-    for number in range(3 * jobrows._MOST_WORKS):
-        work_json(Work("ann", ("x", str(number)), "/", Request.of(cpu=1)))
-    assert len(jobrows._works) <= jobrows._MOST_WORKS
+    for number in range(3 * job_rows._MOST_WORKS):
+        work_json(JobSpec("ann", ("x", str(number)), "/", Request.of(cpu=1)))
+    assert len(job_rows._works) <= job_rows._MOST_WORKS
 
 
 def test_what_a_row_does_not_tell_is_as_usual():
-    work = Work("ann", ("x",), "/", Request.of(cpu=1))
-    row = {
-        name: work_row(work)[name] for name in work_row(work) if name not in ("detached", "pieces")
-    }
-    assert work_from(row) == work
+    work = JobSpec("ann", ("x",), "/", Request.of(cpu=1))
+    row = {name: work_row(work)[name] for name in work_row(work) if name != "detached"}
+    assert job_spec_from_row(row) == work
+
+
+def test_fields_that_earlier_versions_stored_are_ignored():
+    job = Job("1", 1, JobSpec("ann", ("x",), "/", Request.of(cpu=1)), Request.of(cpu=1), 0)
+    job = job._replace(attempts=(Attempt(1, "n", "a1-1", 0, 0, reason=Reason.OOM, ended=5),))
+    row = columns(job)
+    (attempt,) = json.loads(row["attempts"])
+    row["attempts"] = json.dumps([attempt | {"gpu_peak_bytes": 7, "short_of": "memory"}])
+    row["work"] = json.dumps(json.loads(row["work"]) | {"pieces": 1, "layout": "any"})
+    assert Jobs().job(row) == job

@@ -16,18 +16,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from gridhand import Grid
-from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import StoreError, StoreInvalid
-from gridhand.store import base, schema
-from gridhand.store import sql as sql_module
-from gridhand.store.audit import audit
-from gridhand.store.migrations import migrate
+from gridhand.core.model.call_record import CallRecord
+from gridhand.store import base
+from gridhand.store.reader import audit
+from gridhand.store.sql import schema
+from gridhand.store.sql import sql_store as sql_module
+from gridhand.store.sql.migrations import migrate
 from gridhand.store.urls import store_at
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "postgres"))
-server = importlib.import_module("server")
-postgres, database = server.postgres, server.database
-
+from postgres_server import sql
 
 HERE = Path(__file__).parent
 
@@ -83,7 +80,7 @@ class Database:
             connection.execute((HERE / f"version{version}.postgres.sql").read_text())
 
     def sql(self, statement):
-        return server.sql(self.url, statement)
+        return sql(self.url, statement)
 
     def written_down(self, connection):
         """Every column, constraint and index, as PostgreSQL itself describes it."""
@@ -138,7 +135,7 @@ def test_the_guards_are_among_them(place):
 
 
 def test_there_is_a_step_for_every_version():
-    folder = Path(importlib.import_module("gridhand.store.migrations").__file__).parent
+    folder = Path(importlib.import_module("gridhand.store.sql.migrations").__file__).parent
     steps = {path.stem for path in folder.glob("v*.py")}
     assert steps == {f"v{number}" for number in range(1, base.SCHEMA_VERSION + 1)}
 
@@ -328,7 +325,7 @@ def next_version(monkeypatch):
     """Makes this process one of the next version, whose step ends with `then`."""
 
     def install(then=""):
-        name = f"gridhand.store.migrations.v{NEXT_VERSION}"
+        name = f"gridhand.store.sql.migrations.v{NEXT_VERSION}"
         module = types.ModuleType(name)
         exec(NEXT.format(then=then), vars(module))
         monkeypatch.setitem(sys.modules, name, module)
@@ -386,13 +383,14 @@ def test_a_step_that_fails_leaves_the_version_before(place, next_version, monkey
 UNTIL_KILLED = """
 import sys, types
 from gridhand import Grid
-from gridhand.store import base, sql
+from gridhand.store import base
+from gridhand.store.sql import sql_store
 
 url, step, code = sys.argv[1:]
-module = types.ModuleType("gridhand.store.migrations.v" + step)
+module = types.ModuleType("gridhand.store.sql.migrations.v" + step)
 exec(code, vars(module))
 sys.modules[module.__name__] = module
-base.SCHEMA_VERSION = sql.SCHEMA_VERSION = int(step)
+base.SCHEMA_VERSION = sql_store.SCHEMA_VERSION = int(step)
 Grid.at(url)
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -452,7 +450,7 @@ def test_a_newer_store_is_refused_and_unchanged(place, ahead):
 def test_the_tables_of_something_else_are_left_alone(place):
     with place.engine(place.url).begin() as connection:
         connection.exec_driver_sql("CREATE TABLE books (title TEXT)")
-    with pytest.raises(StoreInvalid, match="something else"):
+    with pytest.raises(StoreInvalid, match="another program"):
         Grid.at(place.url)
     with place.engine(place.url).begin() as connection:
         assert sa.inspect(connection).get_table_names() == ["books"]

@@ -21,7 +21,7 @@ from collections import Counter
 import pytest
 
 from gridhand import Grid, NoRoom
-from gridhand.store.audit import audit
+from gridhand.store.reader import audit
 
 THREADS = 3
 LONGEST_S = 60  # then the child ends by itself, whatever has become of the test

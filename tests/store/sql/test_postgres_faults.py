@@ -1,4 +1,4 @@
-"""The database goes away, restarts, locks or conflicts (rows 19 to 22 of RELIABILITY.md).
+"""The database goes away, restarts, locks or conflicts (rows 19 to 22 of docs/reliability.md).
 
 Every call is answered, or told that the store could not take it; work goes on by itself; and what
 was answered is there, once.
@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from psycopg import errors
-from server import sql
 from sqlalchemy.exc import OperationalError
 
-import gridhand.store.postgres as postgres_module
+import gridhand.store.sql.postgres as postgres_module
 from gridhand import Grid, StoreError, StoreUnavailable
-from gridhand.store.audit import audit
-from gridhand.store.postgres import PostgresStore
+from gridhand.store.reader import audit
+from gridhand.store.sql.postgres import PostgresStore
 from gridhand.store.urls import store_at
+from postgres_server import sql
 
 CALLERS = 4
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from gridhand import AsyncGrid, Grid, InvalidInput, StoreInvalid
-from gridhand.store.postgres import PostgresStore
+from gridhand.store.sql.postgres import PostgresStore
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

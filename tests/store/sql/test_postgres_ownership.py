@@ -1,4 +1,4 @@
-"""One owner of a store at a time, in real processes (rows 16, 17 and 18 of RELIABILITY.md).
+"""One owner of a store at a time, in real processes (rows 16, 17 and 18 of docs/reliability.md).
 
 A lock says who may begin; the epoch, which the database itself compares in every transaction, sees
 to it that whoever has lost the store can write nothing, whatever it believes.
@@ -18,18 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from psycopg import errors
-from server import sql
 
 from gridhand import Grid
 from gridhand.core.errors import StoreFenced, StoreOwned, StoreUnavailable
-from gridhand.store.audit import audit
 from gridhand.store.ownership import Taking
+from gridhand.store.reader import audit
 from gridhand.store.urls import store_at
+from postgres_server import sql
 
 WORKER = """
 import json, os, signal, sys, threading
 from gridhand import Grid, GridError
-from gridhand.store.sql import SqlStore
+from gridhand.store.sql.sql_store import SqlStore
 
 def tell(**line):
     print(json.dumps(line), flush=True)
@@ -236,7 +236,7 @@ def test_a_schema_that_another_makes_at_the_same_moment_is_no_failure(database):
 
 def assert_fenced(answer):
     assert answer["code"] == "store_fenced", answer
-    assert "taken over by another process" in answer["says"]
+    assert "another process has taken over" in answer["says"]
     assert answer["hint"]
 
 

@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from gridhand.core.callrecords import CallRecord
 from gridhand.core.errors import (
     InvalidInput,
     StoreDamaged,
     StoreError,
+    StoreFenced,
     StoreFull,
     StoreInvalid,
     StoreOwned,
     StoreUnavailable,
 )
+from gridhand.core.model.call_record import CallRecord
 from gridhand.store.base import SCHEMA_VERSION, Batch
-from gridhand.store.sqlite import DEFAULT_TIMEOUT_S, SqliteStore
+from gridhand.store.sql import schema
+from gridhand.store.sql.sqlite import DEFAULT_TIMEOUT_S, SqliteStore
 from gridhand.store.urls import memory_store, store_at
 
 OWNER = """
@@ -98,6 +100,14 @@ def test_settings_are_there_again_after_a_recovery(path, opened):
     assert found == ["wal", 2, 1]
 
 
+def test_a_store_that_was_taken_over_is_not_recovered(path, opened):
+    store = opened(path)
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(f"UPDATE {schema.meta.name} SET epoch = epoch + 1, writer = epoch + 1")
+    with pytest.raises(StoreFenced):
+        store.recover()
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_only_its_owner_may_read_it(path, opened, umask):
     before = os.umask(umask)
@@ -129,7 +139,7 @@ def test_the_last_space_on_a_disk_is_not_for_calls(path, opened, monkeypatch):
     store.write_calls(calls[:1])
     store.commit(Batch(10))  # which fills the reserve
     assert store.relieve()
-    monkeypatch.setattr("gridhand.store.sqlite.fill_reserve", lambda *_: False)
+    monkeypatch.setattr("gridhand.store.sql.sqlite.fill_reserve", lambda *_: False)
     with pytest.raises(StoreFull):
         store.write_calls(calls)
     assert store.lose_calls("ann", "r", at=9, why="gone", most=5) == 1
@@ -255,7 +265,7 @@ def test_a_database_of_something_else_is_refused_and_untouched(tmp_path, opened,
         database.execute("INSERT INTO books VALUES ('Moby-Dick')")
         database.commit()
     before = contents(tmp_path)
-    with pytest.raises(StoreInvalid, match="something else"):
+    with pytest.raises(StoreInvalid, match="another program"):
         opened(path)
     after = contents(tmp_path)
     after.pop("books.db.owner", None)

@@ -1,38 +1,38 @@
-"""What is told of a node's GPUs over time: one reading alone would make a device come and go.
+"""The health of a node's GPUs over time, so that a device does not come and go with each reading.
 
-A device that fails is out at once. One that is well again must stay so for a while before it is
-given work, and one whose memory was not given back when a job ended is out until it is.
+A device that fails is out at once. A device that is well again must stay so for a while before it
+gets work. A device whose memory was not freed when a job ended is out until it is.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from gridhand.agent.nvml import DeviceMemory, Devices, MemoryUse
-from gridhand.agent.problems import Problem
-from gridhand.agent.visible import is_uuid
-from gridhand.core.gpus import Gpu, GpuHealth
+from gridhand.agent.gpu.nvml import DeviceMemory, Devices, MemoryUse
+from gridhand.agent.gpu.visibility import is_uuid
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.core.model.gpus import Gpu, GpuHealth
+from gridhand.posix import procfs
 
 HOLD_DOWN_MS = 10_000
 _TOLERANCE_BYTES = 64 << 20
 
 
-class DeviceWatch:
-    """Takes readings, and has what the rest of the grid should know of the devices."""
+class DeviceHealth:
+    """The devices as the rest of the grid should see them, from all readings so far."""
 
-    def __init__(self, found: Iterable[Gpu], problems: Iterable[Problem] = ()) -> None:
+    def __init__(self, found: Iterable[Gpu], problems: Iterable[MachineProblem] = ()) -> None:
         self.gpus = {gpu.id: gpu for gpu in found}
         self.problems = tuple(problems)
         self.foreign: dict[str, int] = {}
         self._well_since: dict[str, int] = {}
-        self._quarantined: dict[str, Problem] = {}
+        self._quarantined: dict[str, MachineProblem] = {}
         self._hidden: frozenset[str] = frozenset()
-        self._usual: dict[str, int] = {}  # what the driver itself keeps of each
+        self._usual: dict[str, int] = {}  # the bytes that the driver itself keeps of each device
 
     def take(self, found: Devices, use: MemoryUse, *, now: int) -> bool:
-        """Whether this reading changes what is told."""
+        """Take a reading; return whether it changes the devices or their problems."""
         self._learn(use)
         before = self.gpus, self.problems
         for id in list(self._quarantined):
@@ -51,47 +51,48 @@ class DeviceWatch:
 
     def _health(self, gpu: Gpu, now: int) -> GpuHealth:
         health = GpuHealth.SICK if gpu.id in self._quarantined else gpu.health
-        told = self.gpus.get(gpu.id)
-        if health is not GpuHealth.OK or told is None:
+        before = self.gpus.get(gpu.id)
+        if health is not GpuHealth.OK or before is None:
             self._well_since.pop(gpu.id, None)
             return max(health, gpu.health, key=_WORSE.index)
-        if told.health is GpuHealth.OK:
+        if before.health is GpuHealth.OK:
             return health
         since = self._well_since.setdefault(gpu.id, now)
-        return health if now - since >= HOLD_DOWN_MS else told.health
+        return health if now - since >= HOLD_DOWN_MS else before.health
 
     def unfreed(self, id: str, memory: DeviceMemory) -> int:
-        """Bytes that are in use and that nobody has who lives."""
-        dead = sum(used or 0 for pid, used in memory.by_pid.items() if not _lives(pid))
+        """Return the bytes in use that no living process has; 0 if they are few."""
+        dead = sum(used or 0 for pid, used in memory.by_pid.items() if not procfs.pid_exists(pid))
         left = memory.unexplained_bytes - self._usual.get(id, 0) + dead
         gpu = self.gpus.get(id)
         tolerance = max(_TOLERANCE_BYTES, (gpu.memory_bytes if gpu else 0) // 100)
         return left if left > tolerance else 0
 
     def left_behind(self, ids: Collection[str], use: MemoryUse) -> list[str]:
-        """Those of these devices whose memory should be free, and is not."""
+        """Return those of these devices whose memory should be free, and is not."""
         return [id for id in ids if id in use.devices and self.unfreed(id, use.devices[id])]
 
     def quarantine(self, ids: Iterable[str], use: MemoryUse) -> None:
+        """Mark devices as sick until their memory is free."""
         for id in ids:
             left = self.unfreed(id, use.devices[id])
-            self._quarantined[id] = Problem(
+            self._quarantined[id] = MachineProblem(
                 f"GPU {id} has {left >> 20} MiB in use that no process has",
-                "It is given no work until that is free. See `nvidia-smi`; reset it if it stays.",
+                "It gets no work until that is free. See `nvidia-smi`; reset it if it stays.",
                 id,
             )
             if id in self.gpus and self.gpus[id].health is GpuHealth.OK:
                 self.gpus[id] = replace(self.gpus[id], health=GpuHealth.SICK)
         self.problems = (
-            *(one for one in self.problems if one.device not in self._quarantined),
+            *(problem for problem in self.problems if problem.device not in self._quarantined),
             *self._quarantined.values(),
         )
 
     def lost(self, held: Iterable[str]) -> set[str]:
-        """Those of the devices that jobs hold that are lost.
+        """Return those of the held devices that are lost.
 
-        One that was lost while no agent stood here is not listed, or listed without its UUID. It
-        is not taken for lost where it may be a device that is only sick, or hidden from us.
+        A device that was lost while no agent ran is not listed, or listed without its UUID. It
+        does not count as lost if it may be a device that is only sick, or hidden from us.
         """
         nameless = [gpu.health for gpu in self.gpus.values() if not is_uuid(gpu.id)]
         known = bool(self.gpus) and all(health is GpuHealth.LOST for health in nameless)
@@ -101,7 +102,3 @@ class DeviceWatch:
 
 
 _WORSE = [GpuHealth.OK, GpuHealth.SICK, GpuHealth.LOST]
-
-
-def _lives(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")

@@ -1,8 +1,8 @@
-"""GPUs as the NVIDIA driver tells of them: which there are, how they are, and who uses them.
+"""The GPUs of this machine by the NVIDIA driver: which there are, their health, and their users.
 
-A device that fails is told as a problem and marked, and the others stay usable. A machine without
-the driver has no GPUs and no problem; one whose driver is broken has no GPUs and a problem that
-says how to mend it.
+A device that fails is marked and reported as a problem, and the others stay usable. A machine
+without the driver has no GPUs and no problem; one whose driver is broken has no GPUs and a problem
+that says how to mend it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gridhand.agent.driver import Driver, DriverError, Handle
-from gridhand.agent.look import broken, failed, look, vanished
-from gridhand.agent.problems import Problem
-from gridhand.agent.visible import offered
-from gridhand.core.gpus import Gpu, GpuHealth
+from gridhand.agent.gpu.nvml_driver import DriverError, Handle, NvmlDriver
+from gridhand.agent.gpu.probe import broken, failed, look, vanished
+from gridhand.agent.gpu.visibility import offered
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.core.model.gpus import Gpu, GpuHealth
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
     """The devices in the driver's order, healthy or not, and what is wrong with any of them.
 
-    `hidden` are there, but not for us.
+    `hidden` are the devices that `CUDA_VISIBLE_DEVICES` keeps from us.
     """
 
     gpus: tuple[Gpu, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[MachineProblem, ...] = ()
     hidden: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What is used of one device: in all, by our own processes, and by strangers.
+    """The memory in use on one device: in all, by our own processes, and by foreign ones.
 
-    `unexplained_bytes` belongs to no process that the driver tells of: to processes outside of our
-    container, or to some that ended without giving it back.
+    `unexplained_bytes` belongs to no process that the driver lists: to processes outside of our
+    container, or to some that ended without freeing it.
     """
 
     used_bytes: int
@@ -51,51 +51,51 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What is used of each device that could be asked."""
+    """The memory in use on each device that could be read."""
 
     devices: Mapping[str, DeviceMemory]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[MachineProblem, ...] = ()
 
     @property
     def foreign(self) -> dict[str, int]:
-        """Bytes that strangers use, of the devices that have any."""
+        """The bytes that foreign processes use, of the devices that have any."""
         return {id: use.foreign_bytes for id, use in self.devices.items() if use.foreign_bytes}
 
 
 class Nvml:
     """The devices of this machine, over a session with the driver that is opened when needed.
 
-    It remembers the devices it has seen, so one that vanishes is told as lost under the id by
-    which others hold it. After any failure the next reading starts a new session, so that a device
-    or a driver that was mended is seen. Not for use by several threads.
+    It remembers the devices it has seen, so one that vanishes is reported as lost under the id by
+    which jobs hold it. After any failure the next reading starts a new session, so that a device
+    or a driver that was mended is seen. Not safe for several threads.
     """
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> None:
         self._environ = environ
         self._root = root
-        self._driver: Driver | None = None
+        self._driver: NvmlDriver | None = None
         self._doubtful = False
         self._handles: dict[str, Handle] = {}
         self._known: dict[str, Gpu] = {}
         self._hidden: set[str] = set()
 
     def close(self) -> None:
-        """Leave the driver. The next reading opens it again."""
+        """Close the session. The next reading opens a new one."""
         driver, self._driver = self._driver, None
         self._handles = {}
         if driver is not None:
             try:
                 driver.close()
             except DriverError:
-                self._doubtful = True  # a driver that went away: the next reading tells
+                self._doubtful = True  # the driver went away: the next reading reports it
 
     def devices(self, node: str) -> Devices:
-        """The devices that there are now, and those that were here and are lost.
+        """Return the devices that there are now, and those that were here and are lost.
 
-        If the driver itself fails, devices seen before are sick and not lost: what runs on them may
-        well go on, but nothing should be added.
+        If the driver itself fails, devices seen before are sick and not lost: jobs on them may
+        well go on, but none should be added.
         """
-        problems: list[Problem] = []
+        problems: list[MachineProblem] = []
         try:
             driver = self._session()
             count = driver.count() if driver is not None else 0
@@ -112,7 +112,7 @@ class Nvml:
             found[gpu.id] = gpu
             if handle is not None:
                 handles[gpu.id] = handle
-        # What was hidden stays so: when a device is lost, those after it may get other numbers.
+        # A hidden device stays hidden: when a device is lost, later ones may get other indexes.
         seen = [gpu for gpu in found.values() if gpu.id not in self._hidden]
         lost = self._vanished(node, found, problems)
         ours = _in_order([*offered(seen, self._environ, problems), *lost])
@@ -120,13 +120,15 @@ class Nvml:
         self._hidden |= found.keys() - self._known.keys()
         self._handles = {id: handle for id, handle in handles.items() if id in self._known}
         self._doubtful = any(gpu.health is not GpuHealth.OK for gpu in ours)
-        told = [problem for problem in problems if problem.device not in self._hidden]
-        return Devices(ours, tuple(told), frozenset(self._hidden))
+        ours_only = [problem for problem in problems if problem.device not in self._hidden]
+        return Devices(ours, tuple(ours_only), frozenset(self._hidden))
 
-    def _vanished(self, node: str, found: Mapping[str, Gpu], problems: list[Problem]) -> list[Gpu]:
-        """Devices that were here, marked as lost.
+    def _vanished(
+        self, node: str, found: Mapping[str, Gpu], problems: list[MachineProblem]
+    ) -> list[Gpu]:
+        """Return devices that were here, marked as lost.
 
-        One that had no id of its own, because it did not tell its UUID, is found again by number.
+        A device whose UUID could not be read has its index as id, and is found again by that.
         """
         indexes = {gpu.index for gpu in found.values()}
         lost = []
@@ -138,12 +140,12 @@ class Nvml:
         return lost
 
     def memory(self, own_pids: Collection[int]) -> MemoryUse:
-        """What is used of each device that `devices` last told of, by whom.
+        """Return the memory in use on each device that `devices` returned last.
 
-        A device that does not answer counts as wholly used by strangers, so nothing is put on it.
+        A device that cannot be read counts as wholly used by others, so nothing is placed on it.
         """
         used: dict[str, DeviceMemory] = {}
-        problems: list[Problem] = []
+        problems: list[MachineProblem] = []
         for id, handle in self._handles.items():
             assert self._driver is not None
             try:
@@ -155,16 +157,16 @@ class Nvml:
                 self._doubtful |= not error.missing
         return MemoryUse(used, tuple(problems))
 
-    def _session(self) -> Driver | None:
+    def _session(self) -> NvmlDriver | None:
         if self._doubtful:
             self.close()
         if self._driver is None:
-            self._driver = Driver.open(self._root)
+            self._driver = NvmlDriver.open(self._root)
             self._doubtful = False
         return self._driver
 
 
-def _memory(driver: Driver, handle: Handle, own_pids: Collection[int]) -> DeviceMemory:
+def _memory(driver: NvmlDriver, handle: Handle, own_pids: Collection[int]) -> DeviceMemory:
     by_pid = driver.processes(handle)
     try:
         used = driver.used_bytes(handle)
@@ -173,9 +175,9 @@ def _memory(driver: Driver, handle: Handle, own_pids: Collection[int]) -> Device
             raise
         used = sum(amount or 0 for amount in by_pid.values())
     own = sum(amount or 0 for pid, amount in by_pid.items() if pid in own_pids)
-    strangers = [amount for pid, amount in by_pid.items() if pid not in own_pids]
-    foreign = sum(amount or 0 for amount in strangers)
-    if None in strangers:  # one of them does not tell, so it may be all that is not ours
+    others = [amount for pid, amount in by_pid.items() if pid not in own_pids]
+    foreign = sum(amount or 0 for amount in others)
+    if None in others:  # the amount of one is unknown, so it may be all that is not ours
         foreign = max(1, foreign, used - own)
     return DeviceMemory(used, own, foreign, by_pid)
 

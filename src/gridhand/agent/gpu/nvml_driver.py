@@ -41,7 +41,7 @@ class DriverError(Exception):
 
     @property
     def missing(self) -> bool:
-        """Whether this device or this driver merely does not have what was asked for."""
+        """Whether this device or driver merely does not support the call."""
         return self.code in _MISSING
 
     @property
@@ -56,15 +56,15 @@ class Handle:
     pointer: Any
 
 
-class Driver:
-    """An open session with the driver. Its calls raise `DriverError` and nothing else."""
+class NvmlDriver:
+    """An open session with the driver. Its methods raise `DriverError` and nothing else."""
 
     def __init__(self, pynvml: ModuleType) -> None:
         self._pynvml = pynvml
 
     @classmethod
-    def open(cls, root: Path = Path("/")) -> Driver | None:
-        """A session, or None on a machine that has no such driver."""
+    def open(cls, root: Path = Path("/")) -> NvmlDriver | None:
+        """Open a session; return None on a machine without the driver."""
         try:
             ctypes.CDLL(LIBRARY)
         except OSError as error:
@@ -104,7 +104,7 @@ class Driver:
         return int(self._call("nvmlDeviceGetMemoryInfo", device.pointer).total)
 
     def used_bytes(self, device: Handle) -> int:
-        """What is used of its memory; older drivers count what they reserve themselves, too."""
+        """Return the memory in use; older drivers count what they reserve themselves, too."""
         try:
             version = self._pynvml.nvmlMemory_v2
             return int(self._call("nvmlDeviceGetMemoryInfo", device.pointer, version).used)
@@ -114,18 +114,18 @@ class Driver:
         return int(self._call("nvmlDeviceGetMemoryInfo", device.pointer).used)
 
     def is_partitioned(self, device: Handle) -> bool:
-        """Whether it is in MIG mode: cut into instances, and not usable as a whole."""
+        """Return whether it is in MIG mode: cut into instances, and not usable as a whole."""
         return bool(self._call("nvmlDeviceGetMigMode", device.pointer)[0])
 
     def remapped(self, device: Handle) -> tuple[bool, bool]:
-        """Whether bad memory rows wait for a reset to be replaced, and whether that has failed."""
+        """Return whether bad memory rows await a reset to be replaced, and whether that failed."""
         _, _, pending, failed = self._call("nvmlDeviceGetRemappedRows", device.pointer)
         return bool(pending), bool(failed)
 
     def processes(self, device: Handle) -> Mapping[int, int | None]:
-        """Bytes by process id; None where the driver does not tell.
+        """Return the bytes by process id; None if the driver does not know them.
 
-        A process that computes and draws is in both lists, each time with all that it has.
+        A process that computes and draws is in both lists of the driver, with its total in each.
         """
         found: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
@@ -157,5 +157,5 @@ class Driver:
 
 
 def _is_absent(error: str) -> bool:
-    """Whether the loader found no such file; what exists and is broken is named by its path."""
+    """Return whether the loader found no file; an error about a broken file has its path."""
     return LIBRARY in error and "No such file" in error and f"/{LIBRARY}" not in error

@@ -1,4 +1,4 @@
-"""One look at one GPU: what it is, whether it works, and words for what does not."""
+"""Probe one GPU: what it is, whether it works, and the problems it has."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from gridhand.agent import driver as codes
-from gridhand.agent.driver import Driver, DriverError, Handle
-from gridhand.agent.problems import Problem
+from gridhand.agent.gpu import nvml_driver as codes
+from gridhand.agent.gpu.nvml_driver import DriverError, Handle, NvmlDriver
+from gridhand.agent.hardware.machine_problem import MachineProblem
 from gridhand.core.errors import InvalidName
-from gridhand.core.gpus import Gpu, GpuHealth
-from gridhand.core.names import check_label
-from gridhand.core.resources import MOST
+from gridhand.core.model.gpus import Gpu, GpuHealth
+from gridhand.core.model.names import check_label
+from gridhand.core.model.resources import MOST
 
 _MAKERS = frozenset({"nvidia", "geforce", "tesla", "quadro"})
-# Words of a name that tell its memory, and how it is built in.
+# Words of a device name for its memory size and its form factor.
 _FORM = re.compile(r"[0-9]+GB|HBM.*|SXM.*|PCIe|NVL", re.IGNORECASE)
 _LONGEST_MODEL = 100
 _T = TypeVar("_T")
@@ -42,16 +42,16 @@ _HINTS: Mapping[int, str] = {
 
 
 def look(
-    driver: Driver,
+    driver: NvmlDriver,
     node: str,
     index: int,
     known: Mapping[str, Gpu],
     found: Mapping[str, Gpu],
-    problems: list[Problem],
+    problems: list[MachineProblem],
 ) -> tuple[Gpu, Handle | None]:
-    """The device with this number, and how to ask it more, unless it cannot be opened.
+    """Return the device with this index, and its handle unless it cannot be opened.
 
-    What does not answer keeps what is `known` of it from before. Its id is not one of `found`.
+    What cannot be read stays as it is `known` from before. Its id is not one of `found`.
     """
     before = [gpu for gpu in known.values() if gpu.index == index and gpu.id not in found]
     before.sort(key=lambda gpu: gpu.health is GpuHealth.LOST)
@@ -60,10 +60,10 @@ def look(
 
 
 class _Look:
-    """One look at one device: the first thing that fails makes it sick, and is told."""
+    """One probe of one device: the first call that fails makes it sick, and is reported."""
 
     def __init__(
-        self, driver: Driver, gpu: Gpu, found: Mapping[str, Gpu], problems: list[Problem]
+        self, driver: NvmlDriver, gpu: Gpu, found: Mapping[str, Gpu], problems: list[MachineProblem]
     ) -> None:
         self._driver = driver
         self._gpu = gpu
@@ -78,12 +78,14 @@ class _Look:
         except DriverError as error:
             self._fail("be opened", error)
             return replace(gpu, health=self._health), None
-        self._identify(handle)  # first, so that what is told of it from here on names it
+        self._identify(handle)  # first, so that the problems from here on name it
         gpu = replace(self._gpu, model=self._model(handle, gpu.model))
         capability = self._ask("tell its capability", driver.capability, handle, gpu.capability)
         memory = self._ask("tell its memory", driver.memory_bytes, handle, None)
         if memory is None and self._health is GpuHealth.OK:
-            self._say(f"GPU {gpu.id} does not tell its memory", "Ask for it whole or by share.")
+            self._add_problem(
+                f"the memory of GPU {gpu.id} is not known", "Ask for it whole or by share."
+            )
         self._check(handle)
         return replace(
             gpu,
@@ -93,36 +95,38 @@ class _Look:
         ), handle
 
     def _identify(self, handle: Handle) -> None:
-        """Take its UUID for its id, as long as that can be one and no other device has it."""
+        """Use its UUID as its id, if that is a valid id and no other device has it."""
         id, index = self._gpu.id, self._gpu.index
         uuid = self._ask("tell its UUID", self._driver.uuid, handle, "")
         try:
             id = check_label(uuid, "gpu id") if uuid else id
         except InvalidName:
-            self._say(f"GPU {id} has the UUID {uuid[:60]!r}, which cannot be its id", _LOOK)
+            self._add_problem(f"GPU {id} has the UUID {uuid[:60]!r}, which cannot be its id", _LOOK)
         taken = id in self._found
         self._gpu = replace(self._gpu, id=f"{id}:{index}" if taken else id)
         if taken:
             self._health = GpuHealth.SICK
-            self._say(f"GPU {index} has the UUID {id}, as another one has", _LOOK)
+            self._add_problem(f"GPU {index} has the UUID {id}, as another one has", _LOOK)
 
     def _model(self, handle: Handle, otherwise: str) -> str:
-        told = self._ask("tell its model", self._driver.model, handle, otherwise)
-        printable = "".join(c if " " <= c <= "~" and c != "|" else "?" for c in told)
-        return called(printable)[:_LONGEST_MODEL]
+        name = self._ask("tell its model", self._driver.model, handle, otherwise)
+        printable = "".join(c if " " <= c <= "~" and c != "|" else "?" for c in name)
+        return short_name(printable)[:_LONGEST_MODEL]
 
     def _check(self, handle: Handle) -> None:
         driver, id = self._driver, self._gpu.id
         if self._ask("tell its MIG mode", driver.is_partitioned, handle, False):
             self._health = GpuHealth.SICK
             hint = "Turn that off with `nvidia-smi --multi-instance-gpu 0` to use it as a whole."
-            self._say(f"GPU {id} is cut into MIG instances, which are not used", hint)
+            self._add_problem(f"GPU {id} is cut into MIG instances, which are not used", hint)
         pending, failed = self._ask("tell its memory rows", driver.remapped, handle, (False, False))
         if failed:
             self._health = GpuHealth.SICK
-            self._say(f"GPU {id} has bad memory that it could not replace", "Have it exchanged.")
+            self._add_problem(
+                f"GPU {id} has bad memory that it could not replace", "Have it exchanged."
+            )
         elif pending:
-            self._say(f"GPU {id} has bad memory to be replaced at its next reset", _LOOK)
+            self._add_problem(f"GPU {id} has bad memory to be replaced at its next reset", _LOOK)
 
     def _ask(
         self, what: str, call: Callable[[Handle], _T], handle: Handle, otherwise: _U
@@ -135,37 +139,38 @@ class _Look:
             return otherwise
 
     def _fail(self, what: str, error: DriverError) -> None:
-        """Mark and tell. A lost device fails every call: that is told once."""
+        """Mark the device and report the problem, once for a lost device: it fails every call."""
         if self._health is GpuHealth.LOST:
             return
         self._health = GpuHealth.LOST if error.lost else GpuHealth.SICK
         self._problems.append(failed(self._gpu.id, what, error))
 
-    def _say(self, what: str, hint: str) -> None:
-        self._problems.append(Problem(what, hint, self._gpu.id))
+    def _add_problem(self, what: str, hint: str) -> None:
+        self._problems.append(MachineProblem(what, hint, self._gpu.id))
 
 
-def failed(id: str, what: str, error: DriverError) -> Problem:
-    return Problem(f"GPU {id} cannot {what}: {error}", _HINTS.get(error.code, _LOOK), id)
+def failed(id: str, what: str, error: DriverError) -> MachineProblem:
+    return MachineProblem(f"GPU {id} cannot {what}: {error}", _HINTS.get(error.code, _LOOK), id)
 
 
-def broken(error: DriverError) -> Problem:
-    return Problem(
+def broken(error: DriverError) -> MachineProblem:
+    return MachineProblem(
         f"the NVIDIA driver is there but does not work, so no GPU is offered: {error}",
         _HINTS.get(error.code, _ANY),
     )
 
 
-def vanished(id: str) -> Problem:
-    return Problem(f"GPU {id} has vanished", _LOOK, id)
+def vanished(id: str) -> MachineProblem:
+    return MachineProblem(f"GPU {id} has vanished", _LOOK, id)
 
 
-def called(name: str) -> str:
-    """What people call a device that its driver knows by a longer name.
+def short_name(name: str) -> str:
+    """Return the short name that people use for a device, from the driver's longer one.
 
-    >>> [called(name) for name in ("NVIDIA A100-SXM4-40GB", "Tesla T4", "NVIDIA H100 80GB HBM3")]
+    >>> names = "NVIDIA A100-SXM4-40GB", "Tesla T4", "NVIDIA H100 80GB HBM3"
+    >>> [short_name(name) for name in names]
     ['A100', 'T4', 'H100']
-    >>> called("NVIDIA GeForce RTX 3090 Ti")
+    >>> short_name("NVIDIA GeForce RTX 3090 Ti")
     'RTX 3090 Ti'
     """
     words = name.split()

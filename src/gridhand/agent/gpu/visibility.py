@@ -1,7 +1,7 @@
-"""Which devices a process sees: what we tell a job, and what we were told ourselves.
+"""Device visibility: `CUDA_VISIBLE_DEVICES` for jobs, and as it was set for this process.
 
-CUDA reads `CUDA_VISIBLE_DEVICES`. Numbers in it mean what `CUDA_DEVICE_ORDER` says, and by default
-not what the driver counts; UUIDs always mean one device, also after a reboot.
+Indexes in it are in the order of `CUDA_DEVICE_ORDER`, which by default is not the driver's; a UUID
+always means the same device, also after a reboot.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from gridhand.agent.problems import Problem
-from gridhand.core.gpus import Gpu
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.core.model.gpus import Gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -19,14 +19,14 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IG
 
 
 def is_uuid(id: str) -> bool:
-    """Whether it means one device, on whatever machine and in whatever order."""
+    """Return whether it is a UUID, which means the same device in any order."""
     return _UUID.fullmatch(id) is not None
 
 
 def visible(devices: Iterable[Gpu]) -> str:
-    """The devices as `CUDA_VISIBLE_DEVICES` has them, in the driver's order; empty for none.
+    """Return the devices for `CUDA_VISIBLE_DEVICES`, in the driver's order; "" for none.
 
-    They are named by UUID if all have one, else by number: CUDA does not take a mixture.
+    They are named by UUID if all have one, else by index: CUDA does not take a mixture.
     """
     ordered = sorted(devices, key=lambda gpu: gpu.index)
     if all(is_uuid(gpu.id) for gpu in ordered):
@@ -35,14 +35,16 @@ def visible(devices: Iterable[Gpu]) -> str:
 
 
 def visible_environment(devices: Iterable[Gpu]) -> dict[str, str]:
-    """What a job's environment must have to see these devices, no others, and in this order."""
+    """Return the variables by which a job sees these devices, no others, and in this order."""
     return {ORDER: _BY_BUS, VISIBLE: visible(devices)}
 
 
-def offered(gpus: Sequence[Gpu], environ: Mapping[str, str], problems: list[Problem]) -> list[Gpu]:
-    """Those of `gpus` that `environ` lets us see: the rest belongs to someone else.
+def offered(
+    gpus: Sequence[Gpu], environ: Mapping[str, str], problems: list[MachineProblem]
+) -> list[Gpu]:
+    """Return the GPUs that `environ` lets us see: the rest belongs to others.
 
-    As in CUDA, a UUID may be cut short, and what comes after an entry that means nothing is lost.
+    As in CUDA, a UUID may be shortened, and all entries after an invalid one are ignored.
     """
     mask = environ.get(VISIBLE)
     if mask is None:
@@ -52,34 +54,34 @@ def offered(gpus: Sequence[Gpu], environ: Mapping[str, str], problems: list[Prob
         return []
     chosen: list[Gpu] = []
     for entry in entries:
-        meant = [gpu for gpu in gpus if _means(entry, gpu)]
-        if len(meant) != 1:
-            problems.append(_meaningless(entry, mask))
+        matching = [gpu for gpu in gpus if _matches(entry, gpu)]
+        if len(matching) != 1:
+            problems.append(_invalid_entry(entry, mask))
             break
-        chosen += meant
+        chosen += matching
     by_number = any(entry.isdecimal() for entry in entries)
     mixed = len({gpu.model for gpu in gpus}) > 1
     if by_number and mixed and environ.get(ORDER) != _BY_BUS:
-        problems.append(_ambiguous(mask))
+        problems.append(_ambiguous_mask(mask))
     return [gpu for gpu in gpus if gpu in chosen]
 
 
-def _means(entry: str, gpu: Gpu) -> bool:
+def _matches(entry: str, gpu: Gpu) -> bool:
     if entry.isdecimal():
         return int(entry) == gpu.index
     return entry.startswith(("GPU-", "MIG-")) and gpu.id.lower().startswith(entry.lower())
 
 
-def _meaningless(entry: str, mask: str) -> Problem:
-    return Problem(
+def _invalid_entry(entry: str, mask: str) -> MachineProblem:
+    return MachineProblem(
         f"{entry[:60]!r} in {VISIBLE}={mask[:200]} is not one device of this machine",
-        "It and what follows is not offered. Start the agent with a list of its GPUs, or unset it.",
+        "It and all after it are not used. Start the agent with a list of its GPUs, or unset it.",
     )
 
 
-def _ambiguous(mask: str) -> Problem:
-    return Problem(
-        f"{VISIBLE}={mask[:200]} names devices by number, which may mean others to CUDA than to"
-        " the driver where the models differ",
-        f"The driver's numbers are used. Set {ORDER}={_BY_BUS}, or name them by UUID.",
+def _ambiguous_mask(mask: str) -> MachineProblem:
+    return MachineProblem(
+        f"{VISIBLE}={mask[:200]} names devices by index, and CUDA may order devices of different"
+        " models otherwise than the driver",
+        f"The driver's indexes are used. Set {ORDER}={_BY_BUS}, or name them by UUID.",
     )

@@ -1,7 +1,7 @@
-"""What this machine has for jobs: CPUs, memory, disk and GPUs, as a `Node`.
+"""Discover what this machine has for jobs: CPUs, memory, disk and GPUs, as a `Node`.
 
 Only what this process may use counts: an agent in a container, under a CPU mask or behind a quota
-must not promise the whole machine. What cannot be found out is told as a problem and not counted.
+must not promise the whole machine. What cannot be read is reported as a problem and not counted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gridhand.agent import procfs
-from gridhand.agent.bounds import Bounds, read_bounds
-from gridhand.agent.nvml import Nvml
-from gridhand.agent.problems import Problem
-from gridhand.core.nodes import Node
-from gridhand.core.resources import MOST, UNIT, Resources
+from gridhand.agent.gpu.nvml import Nvml
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.agent.hardware.own_limits import Bounds, read_bounds
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.resources import MOST, UNIT, Resources
+from gridhand.posix import procfs
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.@:-]+", re.ASCII)
 _LONGEST_NAME = 200
@@ -29,7 +29,7 @@ class Discovery:
     """A node as it was found, and what was wrong with it.
 
     `cpus` are the numbers of the CPUs that jobs may be pinned to: a quota may allow less than all
-    of them. `boot_id` changes whenever the machine starts, and is empty where that is not told.
+    of them. `boot_id` changes whenever the machine boots, and is empty if it cannot be read.
     """
 
     node: Node
@@ -37,16 +37,16 @@ class Discovery:
     boot_id: str
     bounds: Bounds
     disk_total_bytes: int
-    problems: tuple[Problem, ...]
-    gpu_problems: tuple[Problem, ...] = ()  # those of them that are about GPUs or their driver
+    problems: tuple[MachineProblem, ...]
+    gpu_problems: tuple[MachineProblem, ...] = ()  # those of `problems` that are about GPUs
 
 
 def discover(folder: Path, *, nvml: Nvml | None = None, root: Path = Path("/")) -> Discovery:
-    """What this machine has; its disk is what is free in `folder`.
+    """Return what this machine has; its disk is what is free in `folder`.
 
     `nvml` is used and stays open; without it the driver is opened and closed again.
     """
-    problems: list[Problem] = []
+    problems: list[MachineProblem] = []
     bounds = read_bounds(root)
     problems += bounds.problems
     name = node_name(socket.gethostname(), problems)
@@ -73,8 +73,8 @@ def discover(folder: Path, *, nvml: Nvml | None = None, root: Path = Path("/")) 
     )
 
 
-def stand_in(found: Discovery, name: str, capacity: str) -> Discovery:
-    """Another node than this machine is, of which there may be several here: for trying things out.
+def virtual_node(found: Discovery, name: str, capacity: str) -> Discovery:
+    """Return a virtual node on this machine, which may have several.
 
     It pins nobody, because its cores are not this machine's, and it has no devices.
     """
@@ -82,13 +82,13 @@ def stand_in(found: Discovery, name: str, capacity: str) -> Discovery:
     return replace(found, node=node, cpus=frozenset(), problems=(), gpu_problems=())
 
 
-def usable_cpus(bounds: Bounds, problems: list[Problem]) -> frozenset[int]:
-    """The CPUs that this process may run on."""
+def usable_cpus(bounds: Bounds, problems: list[MachineProblem]) -> frozenset[int]:
+    """Return the CPUs that this process may run on."""
     allowed = frozenset(os.sched_getaffinity(0))
     if bounds.cpus is None or allowed & bounds.cpus:
         return allowed & (bounds.cpus or allowed)
     problems.append(
-        Problem(
+        MachineProblem(
             f"this process runs on CPUs {sorted(allowed)}, its control group has only"
             f" {sorted(bounds.cpus)}",
             "The former are used. Start it again in the group that it belongs to.",
@@ -98,7 +98,7 @@ def usable_cpus(bounds: Bounds, problems: list[Problem]) -> frozenset[int]:
 
 
 def cpu_parts(cpus: frozenset[int], bounds: Bounds) -> int:
-    """Cores in ten-thousandths: a quota may leave a fraction."""
+    """Return the cores in ten-thousandths: a quota may leave a fraction."""
     whole = UNIT * len(cpus)
     return whole if bounds.cpu is None else min(whole, bounds.cpu)
 
@@ -108,16 +108,16 @@ def memory_bytes(bounds: Bounds, root: Path = Path("/")) -> int:
     return physical if bounds.memory_bytes is None else min(physical, bounds.memory_bytes)
 
 
-def disk(folder: Path, problems: list[Problem]) -> tuple[int, int]:
-    """Bytes that are free to us in `folder`, and in all.
+def disk(folder: Path, problems: list[MachineProblem]) -> tuple[int, int]:
+    """Return the free and the total bytes of the disk of `folder`.
 
-    What others have filled is not ours to promise, so the free part is the capacity.
+    The free part is the capacity: what is filled already cannot be promised.
     """
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
         problems.append(
-            Problem(
+            MachineProblem(
                 f"the disk of {folder} cannot be measured: {error.strerror or error}",
                 "The node has no disk to give. Make the folder, or name another one.",
             )
@@ -126,8 +126,8 @@ def disk(folder: Path, problems: list[Problem]) -> tuple[int, int]:
     return min(usage.free, MOST), usage.total
 
 
-def node_name(host: str, problems: list[Problem]) -> str:
-    """The host name, with what a node's name cannot have replaced.
+def node_name(host: str, problems: list[MachineProblem]) -> str:
+    """Return the host name, with characters replaced that a node's name cannot have.
 
     >>> node_name("gpu box.example.org", [])
     'gpu-box.example.org'
@@ -135,20 +135,20 @@ def node_name(host: str, problems: list[Problem]) -> str:
     name = _NOT_IN_A_NAME.sub("-", host).lstrip("-.@:")[:_LONGEST_NAME] or "node"
     if name != host:
         problems.append(
-            Problem(
-                f"the host name {host[:300]!r} cannot be a node's name, so it is called {name}",
-                "Give it a name of its own if another node may be called the same.",
+            MachineProblem(
+                f"the host name {host[:300]!r} cannot be a node's name, so the node is {name}",
+                "Change the host name if another node may get the same name.",
             )
         )
     return name
 
 
-def boot_id(root: Path, problems: list[Problem]) -> str:
+def boot_id(root: Path, problems: list[MachineProblem]) -> str:
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError as error:
         problems.append(
-            Problem(
+            MachineProblem(
                 f"the boot id cannot be read: {error.strerror or error}",
                 "A restart of the machine will be noticed only by its jobs being gone.",
             )

@@ -1,7 +1,7 @@
-"""Problem: something about this machine that a person should know, and how to mend it.
+"""MachineProblem: a fault of this machine that people should know, and how to mend it.
 
-Looking at hardware finds faults that must neither stop the agent nor go unsaid. They are values,
-and travel with what was found.
+Faults of the hardware must neither stop the agent nor go unreported, so they are values that
+travel with what was found.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """`what` says what is wrong, `hint` how to mend it, `device` which GPU it is about, if any."""
+class MachineProblem:
+    """A fault: `what` is wrong, a `hint` how to mend it, and the GPU `device`, if it is one."""
 
     what: str
     hint: str

@@ -1,8 +1,8 @@
-"""What a node and the process trees on it really use now.
+"""Measure what a node and the process trees on it really use.
 
-A tree is what came from some first processes: their descendants, and the sessions that any of them
-lead, so that a daemon whose parent has ended still counts. Processes that were seen in a tree stay
-in it wherever they go. Each process counts in one tree.
+A tree has some first processes, their descendants, and the sessions that any of them lead, so that
+a daemon whose parent has ended still counts, also if only the mark in its limits tells whose it is.
+A process that was seen in a tree stays in it wherever it goes. Each process counts in one tree.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gridhand.agent import procfs
-from gridhand.agent.bounds import Bounds, memory_used
-from gridhand.agent.procfs import TICKS_PER_SECOND, Identity, ProcessStat
+from gridhand.agent.hardware.own_limits import Bounds, memory_used
+from gridhand.posix import procfs
+from gridhand.posix.limit_mark import marked_alike
+from gridhand.posix.procfs import TICKS_PER_SECOND, Process, ProcessIdentity
 
-# What shared memory may be looked up of in one sample: the kernel needs up to 10 ms a gigabyte.
+# How much memory may be searched for shared pages in one sample: it takes up to 10 ms a gigabyte.
 PSS_BUDGET_BYTES = 4 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUsage:
-    """`cpu` is the number of our CPUs that were busy on average since the sample before.
+class MeasuredUsage:
+    """The use of a whole node.
 
-    `memory_bytes` is what cannot be had again at once, in the machine, or in our control group if
-    that is what limits us.
+    `cpu` is the number of our CPUs that were busy on average since the previous sample.
+    `memory_bytes` is what is not available, in the machine, or in our control group if that is
+    what limits us.
     """
 
     cpu: float
@@ -36,10 +38,11 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """`cpu` is in cores since the sample before (or the start), `cpu_seconds` since the start.
+    """The use of a process tree.
 
-    `memory_bytes` counts pages that several processes share once, where that could be looked up,
-    and else for each of them, as `rss_bytes` always does.
+    `cpu` is in cores since the previous sample (or the start), `cpu_seconds` since the start.
+    `memory_bytes` counts pages that several processes share once, if that could be looked up,
+    else for each of them, as `rss_bytes` always does.
     """
 
     pids: tuple[int, ...] = ()
@@ -56,23 +59,23 @@ class TreeUsage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    node: NodeUsage
+    node: MeasuredUsage
     trees: dict[str, TreeUsage]
 
 
 @dataclass(slots=True)
 class _Tree:
-    """What is remembered of a tree from sample to sample."""
+    """The state of a tree from sample to sample."""
 
-    roots: frozenset[Identity]
-    members: set[Identity]
+    roots: frozenset[ProcessIdentity]
+    members: set[ProcessIdentity]
     at: float
     cpu_seconds: float = 0.0
-    live: list[ProcessStat] = field(default_factory=list)
+    live: list[Process] = field(default_factory=list)
 
 
 class Sampler:
-    """Takes samples, each of what happened since the one before. Not for several threads."""
+    """Takes samples, each of the time since the previous one. Not safe for several threads."""
 
     def __init__(
         self,
@@ -89,27 +92,27 @@ class Sampler:
         self._bounds = bounds or Bounds()
         self._trees: dict[str, _Tree] = {}
 
-    def sample(self, trees: Mapping[str, Iterable[Identity]], *, pss: bool = True) -> Usage:
-        """What the node uses, and each tree by its first processes.
+    def sample(self, trees: Mapping[str, Iterable[ProcessIdentity]], *, pss: bool = True) -> Usage:
+        """Return the use of the node, and of each tree, which is given by its first processes.
 
-        A tree that is left out is forgotten. One that was seen to have ended stays so, whoever
-        gets its numbers later. With `pss` off, shared pages are not looked up: that is for looking
-        often, when any doubt can be settled by looking closer.
+        A tree that is left out is forgotten. A process that was seen to have ended stays so, even
+        if another one gets its pid. Without `pss` shared pages are not looked up, for frequent
+        samples: a closer one can settle doubts.
         """
-        table = procfs.processes(self._root)
+        table = procfs.read_processes(self._root)
         self._remember(trees)
         self._claim(table)
         budget = PSS_BUDGET_BYTES if pss else 0
         used = {}
         for key, tree in self._trees.items():
             rss_bytes = sum(stat.rss_bytes for stat in tree.live)
-            # A process alone shares with nobody in its tree.
+            # A single process shares no pages within its tree.
             closer = len(tree.live) > 1 and rss_bytes <= budget
             budget -= rss_bytes if closer else 0
             used[key] = self._used(tree, rss_bytes, closer=closer)
         return Usage(self._node(len(table)), used)
 
-    def _remember(self, trees: Mapping[str, Iterable[Identity]]) -> None:
+    def _remember(self, trees: Mapping[str, Iterable[ProcessIdentity]]) -> None:
         before, self._trees = self._trees, {}
         for key, given in trees.items():
             roots = frozenset(given)
@@ -117,17 +120,18 @@ class Sampler:
             if tree is None:
                 first = min((root.start for root in roots), default=0)
                 tree = _Tree(frozenset(), set(), at=first / TICKS_PER_SECOND)
-            tree.members |= roots - tree.roots  # those that were given before may have ended
+            tree.members |= roots - tree.roots  # roots of earlier samples may have ended
             tree.roots |= roots
             self._trees[key] = tree
 
-    def _claim(self, table: Mapping[int, ProcessStat]) -> None:
-        """Give each process to the tree it was in, else to that of its parent or its session."""
-        owners: dict[Identity, _Tree] = {}
+    def _claim(self, table: Mapping[int, Process]) -> None:
+        """Assign each process to the tree it was in, else to that of its parent or its session."""
+        owners: dict[ProcessIdentity, _Tree] = {}
         for tree in self._trees.values():
             owners |= dict.fromkeys(tree.members - owners.keys(), tree)
         for tree in self._trees.values():  # a tree's first processes are its own before all others
             owners |= dict.fromkeys(tree.roots & tree.members, tree)
+        self._claim_orphans(table, owners)
         below = _below(table)
         for tree in self._trees.values():
             known = {member for member in tree.members if owners[member] is tree}
@@ -145,9 +149,27 @@ class Sampler:
             tree.members = {stat.identity for stat in live} | leaderless
             tree.live = sorted(stat for stat in live if not stat.zombie)
 
+    def _claim_orphans(
+        self, table: Mapping[int, Process], owners: dict[ProcessIdentity, _Tree]
+    ) -> None:
+        """Assign processes that have left a tree unseen, and are known by their mark alone."""
+        parents = {table[member.pid].parent for member in owners if member.pid in table}
+        orphans = [
+            stat
+            for stat in table.values()
+            if stat.parent in parents and stat.identity not in owners
+        ]
+        for tree in self._trees.values():
+            for root in tree.roots & tree.members if orphans else ():
+                leader = table.get(root.pid)
+                if leader is not None and leader.identity == root:
+                    found = {stat.identity for stat in marked_alike(leader, orphans)}
+                    owners |= dict.fromkeys(found, tree)
+                    tree.members |= found
+
     def _used(self, tree: _Tree, rss_bytes: int, *, closer: bool) -> TreeUsage:
         now = self._clock()
-        # What ended without being waited for by one of its own takes its time along: never less.
+        # The time of a process that nobody in the tree waited for is lost; it must not decrease.
         seconds = sum(stat.ticks for stat in tree.live) / TICKS_PER_SECOND
         seconds = max(tree.cpu_seconds, seconds)
         passed = now - tree.at
@@ -162,11 +184,11 @@ class Sampler:
             memory_bytes=sum(map(self._memory, tree.live)) if closer else rss_bytes,
         )
 
-    def _memory(self, stat: ProcessStat) -> int:
+    def _memory(self, stat: Process) -> int:
         shared = procfs.pss_bytes(stat.identity.pid, self._root)
         return stat.rss_bytes if shared is None else shared
 
-    def _node(self, processes: int) -> NodeUsage:
+    def _node(self, processes: int) -> MeasuredUsage:
         before, self._times = self._times, procfs.cpu_times(self._root)
         machine = procfs.memory(self._root)
         used: int | None = None
@@ -175,16 +197,16 @@ class Sampler:
             used = memory_used(folder)
         if used is None:
             used = machine.total_bytes - machine.available_bytes
-        return NodeUsage(
+        return MeasuredUsage(
             cpu=procfs.cores_used(before, self._times, self._cpus),
             memory_bytes=used,
             processes=processes,
         )
 
 
-def _below(table: Mapping[int, ProcessStat]) -> dict[int, list[ProcessStat]]:
-    """The children of each process, and the others in the session that it leads."""
-    below: dict[int, list[ProcessStat]] = defaultdict(list)
+def _below(table: Mapping[int, Process]) -> dict[int, list[Process]]:
+    """Return for each process its children, and the others in the session that it leads."""
+    below: dict[int, list[Process]] = defaultdict(list)
     for stat in table.values():
         below[stat.parent].append(stat)
         if stat.session not in (stat.identity.pid, stat.parent):

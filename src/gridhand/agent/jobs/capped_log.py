@@ -1,7 +1,8 @@
-"""Logs that cannot fill the disk: a job writes straight into its files, and the middle is cut out.
+"""Logs that cannot fill the disk: jobs write directly to files, and the middle is cut out.
 
-A hole is punched where the oldest output but the first was: what is kept stays where it is in the
-file, so a reader that has come to some place goes on from there, and the job notices nothing.
+The beginning and the latest output are kept. What is between them is removed by punching a hole
+into the file, so offsets do not change: a reader goes on from where it was, and the job notices
+nothing.
 """
 
 from __future__ import annotations
@@ -20,47 +21,58 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Cut(NamedTuple):
-    """That many bytes are not there any more."""
+    """A number of bytes that were cut out."""
 
     bytes: int
 
 
-class Log:
-    """One file of one attempt, of which at most `cap` bytes from `base` on are kept on the disk.
+class CappedLog:
+    """A log file of one attempt; at most `cap` bytes from `base` on are kept on the disk.
 
-    What was in the file before `base` is another's.
+    The bytes before `base` were in the file already, and are left alone. While there is a `reader`,
+    nothing is cut from its offset on, however much that is.
     """
 
     def __init__(self, path: str, cap: int, base: int = 0) -> None:
         self.path, self.cap, self.base = path, cap, base
+        self.reader: int | None = None
         self._cut_to = 0
 
+    def behind(self) -> int:
+        """Return how many bytes the reader has not read yet; 0 without one."""
+        return 0 if self.reader is None else max(0, self.size() - self.reader)
+
     def size(self) -> int:
-        """How far it was written; 0 for what is not a file, or is gone."""
+        """Return the size of the file, holes included; 0 if it is no regular file, or gone."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def trim(self) -> int:
-        """Cut out what is over the cap, and tell the size. Needs no room on the disk."""
+        """Cut out what is over the cap; return the size. Needs no room on the disk."""
         size = self.size()
-        begin, end = _middle(self.base, size, self.cap)
-        # Less than an eighth is not worth a call, as long as the job still writes.
+        begin, end = self._middle(size)
+        # While the job still writes, less than an eighth is not worth a system call.
         if end - max(begin, self._cut_to) > self.cap // 8:
             with contextlib.suppress(OSError):
                 self._cut(begin, end)
         return size
 
     def finish(self) -> int:
-        """Cut once more, exactly, and tell the size that it has for ever."""
-        size = self.size()
-        begin, end = _middle(self.base, size, self.cap)
+        """Cut exactly once the job is over; return the final size."""
+        begin, end = self._middle(self.size())
         if end > max(begin, self._cut_to):
             with contextlib.suppress(OSError):
                 self._cut(begin, end)
         return self.size()
+
+    def _middle(self, size: int) -> tuple[int, int]:
+        begin, end = _middle(self.base, size, self.cap)
+        if self.reader is None:
+            return begin, end
+        return begin, max(begin, min(end, self.reader // _BLOCK * _BLOCK))
 
     def _cut(self, begin: int, end: int) -> None:
         fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -76,7 +88,7 @@ class Log:
 
 
 def _middle(base: int, size: int, cap: int) -> tuple[int, int]:
-    """What lies between the first quarter of the cap and the last three, in whole blocks.
+    """Return the range between the first quarter of the cap and the last three, in whole blocks.
 
     >>> _middle(0, 1_000_000, 16 * 4096)
     (16384, 950272)
@@ -89,10 +101,10 @@ def _middle(base: int, size: int, cap: int) -> tuple[int, int]:
 
 
 def punch(fd: int, offset: int, length: int) -> bool:
-    """Give a part of a file back to the disk; False where the file system cannot."""
-    call = _libc.fallocate
-    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    if call(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, length) == 0:
+    """Punch a hole into a file; return False if the file system cannot."""
+    fallocate = _libc.fallocate
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, length) == 0:
         return True
     code = ctypes.get_errno()
     if code in _UNSUPPORTED:
@@ -101,10 +113,10 @@ def punch(fd: int, offset: int, length: int) -> bool:
 
 
 def read_range(path: str, offset: int, limit: int) -> list[tuple[int, bytes | Cut]]:
-    """What a log has from `offset` on, in order, at most `limit` bytes of it.
+    """Return the pieces of a log from `offset` on, in order, with at most `limit` bytes.
 
-    Where it was cut, there is one `Cut` with the number of bytes that are gone, which do not count
-    against the limit. Empty at the end of the file, and for one that is not there.
+    Where the log was cut there is one `Cut`, which does not count against the limit. The list is
+    empty at the end of the file, and for a file that does not exist.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -117,26 +129,29 @@ def read_range(path: str, offset: int, limit: int) -> list[tuple[int, bytes | Cu
 
 
 def _read_range(fd: int, offset: int, limit: int) -> list[tuple[int, bytes | Cut]]:
-    found: list[tuple[int, bytes | Cut]] = []
+    pieces: list[tuple[int, bytes | Cut]] = []
     size = os.fstat(fd).st_size
     while offset < size and limit > 0:
         data = _seek(fd, offset, os.SEEK_DATA, size)
         if data > offset:
-            found.append((offset, Cut(data - offset)))
+            pieces.append((offset, Cut(data - offset)))
             offset = data
             continue
         hole = _seek(fd, offset, os.SEEK_HOLE, size)
         text = os.pread(fd, min(hole - offset, limit), offset)
         if not text:
             break  # it was cut short meanwhile
-        found.append((offset, text))
+        pieces.append((offset, text))
         offset += len(text)
         limit -= len(text)
-    return found
+    return pieces
 
 
 def _seek(fd: int, offset: int, what: int, size: int) -> int:
-    """Where data, or a hole, begins at or after `offset`; what is no file has all its data."""
+    """Return where data, or a hole, begins at or after `offset`.
+
+    What is no regular file is treated as data to its end.
+    """
     try:
         return min(size, os.lseek(fd, offset, what))
     except OSError as error:

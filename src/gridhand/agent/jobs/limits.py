@@ -1,8 +1,8 @@
-"""Limits on all that a job starts: a control group for each attempt, of either kind, or none.
+"""Memory and process limits of jobs: a control group (v1 or v2) for each attempt, where possible.
 
-The kernel refuses what would be too many processes, and ends what takes too much memory. Where it
-is not ours to make groups, the agent measures instead. A group's name is never given twice, so one
-that is left over can harm nobody.
+The kernel refuses to start too many processes, and kills what takes too much memory. Where this
+process may not make groups, the agent measures instead. The name of a group is never used twice,
+so a group that is left over does no harm.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ import contextlib
 import hashlib
 import os
 import re
+import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from gridhand.agent import bounds, cgroups
-from gridhand.agent.problems import Problem
+from gridhand.agent.hardware import own_limits
+from gridhand.agent.hardware.machine_problem import MachineProblem
+from gridhand.core.model.names import JobId
+from gridhand.posix import cgroups, procfs
 
-# The starter stands in a job's groups while it starts it. With less it might be killed there.
+# The starter is in a job's groups while it starts it. With less memory it might be killed there.
 _FLOOR_BYTES = 32 << 20
-_FEW = 1000
+_FEW = 1000  # a process limit below this is set exactly once the starter has left the group
 _LONG_AGO_S = 3600
 _OURS = re.compile(r"gridhand-[0-9a-f]{16}", re.ASCII)
+_OF_ATTEMPT = re.compile(r"[A-Za-z0-9_-]+\.\d+", re.ASCII)
+_KILLING_S = 2.0
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
 
 class Groups(NamedTuple):
-    """The groups of one attempt; None for what is measured, or has no limit."""
+    """The control groups of one attempt; None for what is measured, or has no limit."""
 
     memory: str | None = None
     pids: str | None = None
@@ -37,36 +42,39 @@ class Groups(NamedTuple):
         return list(dict.fromkeys(one for one in (self.memory, self.pids) if one))
 
     def members(self) -> set[int] | None:
-        """All processes of it; None where that is not known."""
+        """Return the pids of the attempt; None if it has no group."""
         folder = self.pids or self.memory
         return None if folder is None else cgroups.members(folder)
 
 
 class Limits:
-    """Makes groups in `memory` and `pids`: folders for groups, and the same for version 2."""
+    """Makes control groups below two parent folders, which are the same one in version 2."""
 
     def __init__(self, memory: str | None = None, pids: str | None = None) -> None:
         self.memory, self.pids = memory, pids
 
     @classmethod
     def find(cls, name: str, helpers: list[int], root: Path = Path("/")) -> Limits:
-        """Where groups may be made, below our own. `helpers` are processes that must step aside.
+        """Find where groups may be made, below our own.
 
-        In version 2 a group has either processes or limits for groups below it, so they move
-        into a group of their own. If others are in our group, the topmost one will do, unless
-        that would be a way around limits that we have ourselves.
+        In version 2 a group has either processes or limits for groups below it, so the `helpers`
+        (our own processes) move into a group of their own. If others are in our group, the
+        topmost one is taken, unless that would evade memory limits that we have ourselves.
         """
-        own = bounds.own_groups(root)
+        own = {
+            controller: list(map(Path, folders))
+            for controller, folders in cgroups.own_groups(root).items()
+        }
         found: dict[str, str | None] = {"memory": None, "pids": None}
         for controller in found:
             if controller in own:
                 found[controller] = _make_below(own[controller][0], name)
-        ways = own.get("", [])[:1]
-        if bounds.read_bounds(root).memory_bytes is None:
-            ways = [*ways, *own.get("", [])[1:][-1:]]
+        ways = own.get(cgroups.UNIFIED, [])[:1]
+        if own_limits.read_bounds(root).memory_bytes is None:
+            ways = [*ways, *own.get(cgroups.UNIFIED, [])[1:][-1:]]
         for way in ways:
             kinds = _read(way / "cgroup.controllers").split()
-            missing = [one for one in found if found[one] is None and one in kinds]
+            missing = [name for name in found if found[name] is None and name in kinds]
             moving = helpers if way == ways[0] else []
             if missing and (made := _delegate(way, name, missing, moving)):
                 found |= dict.fromkeys(missing, made)
@@ -79,12 +87,12 @@ class Limits:
             "pids": "cgroup" if self.pids else "measured",
         }
 
-    def make(self, job: str, attempt: int, memory_bytes: int | None, most: int | None) -> Groups:
-        """Groups for one attempt; what cannot be made is None, and is to be measured."""
+    def make(self, job: JobId, attempt: int, memory_bytes: int | None, most: int | None) -> Groups:
+        """Make the groups of one attempt; one that cannot be made is None, and is measured."""
         name = f"{job if _PLAIN.fullmatch(job) else _hash(job)}.{attempt}"
         memory = pids = None
         if self.pids is not None and (most is not None or self.pids == self.memory):
-            # One more while the starter stands there, too.
+            # One more, because the starter is in the group while it starts the command.
             value = "max" if most is None else str(most + 1)
             pids = _group(self.pids, name, {"pids.max": value})
         if self.memory is not None and memory_bytes is not None:
@@ -93,23 +101,34 @@ class Limits:
         return Groups(memory, pids)
 
     def sweep(self, known: set[str]) -> None:
-        """Remove groups that no attempt has any more."""
+        """Remove all groups but the known ones, and kill what is left in those of attempts."""
         for parent in {self.memory, self.pids} - {None}:
             assert parent is not None
             with contextlib.suppress(OSError), os.scandir(parent) as entries:
                 for entry in entries:
                     if entry.is_dir() and entry.path not in known:
+                        if _OF_ATTEMPT.fullmatch(entry.name):
+                            _kill_all(entry.path)
                         remove(entry.path)
 
     def leave(self) -> None:
-        """Remove our own folders, if nothing is in them."""
+        """Remove the parent folders, if nothing is in them."""
         for parent in {self.memory, self.pids} - {None}:
             assert parent is not None
             remove(parent)
 
 
+def _kill_all(folder: str) -> None:
+    """Kill the processes of a group, which belong to an attempt that nobody knows any more."""
+    give_up = time.monotonic() + _KILLING_S
+    while (pids := cgroups.members(folder)) and time.monotonic() < give_up:
+        for process in filter(None, map(procfs.read_process, pids)):
+            procfs.send_signal(process.identity, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def tighten(groups: Groups, memory_bytes: int | None, most: int | None) -> bool:
-    """The exact limits, now that the starter has left; False if it has more already."""
+    """Set the exact limits, now that the starter has left; return False if memory is over it."""
     if groups.pids is not None and most is not None and most < _FEW:
         with contextlib.suppress(OSError):
             _write(f"{groups.pids}/pids.max", str(most))
@@ -125,7 +144,7 @@ def tighten(groups: Groups, memory_bytes: int | None, most: int | None) -> bool:
 
 
 def peak_bytes(groups: Groups) -> int | None:
-    """The most memory that it ever had."""
+    """Return the most memory that the attempt ever had; None if no group has measured it."""
     for file in ("memory.max_usage_in_bytes", "memory.peak"):
         text = _read(Path(f"{groups.memory}/{file}")) if groups.memory else ""
         if text.isdecimal():
@@ -133,8 +152,8 @@ def peak_bytes(groups: Groups) -> int | None:
     return None
 
 
-def killed(groups: Groups) -> int:
-    """How many of its processes the kernel has killed because its memory ran out."""
+def oom_kills(groups: Groups) -> int:
+    """Return how many of its processes the kernel has killed for lack of memory."""
     if groups.memory is None:
         return 0
     for file in ("memory.events", "memory.oom_control"):
@@ -145,15 +164,15 @@ def killed(groups: Groups) -> int:
     return 0
 
 
-def refused(groups: Groups) -> int:
-    """How often it could not have another process because it had as many as it may."""
+def refused_forks(groups: Groups) -> int:
+    """Return how often it could not start a process because of its process limit."""
     text = _read(Path(f"{groups.pids}/pids.events")) if groups.pids else ""
     name, _, number = text.partition(" ")
     return int(number) if name == "max" and number.isdecimal() else 0
 
 
 def remove(folder: str) -> bool:
-    """Whether it is gone; one with processes in it stays."""
+    """Remove a group; return whether it is gone (one with processes in it stays)."""
     try:
         os.rmdir(folder)
     except FileNotFoundError:
@@ -163,22 +182,25 @@ def remove(folder: str) -> bool:
     return True
 
 
-def measured(enforced: dict[str, str]) -> list[Problem]:
-    """What to tell of limits that the kernel does not hold for us."""
+def measured_problems(enforced: dict[str, str]) -> list[MachineProblem]:
+    """Return a problem if there are limits that the kernel does not enforce."""
     if "measured" not in enforced.values():
         return []
-    what = " and ".join(one for one in enforced if enforced[one] == "measured")
+    what = " and ".join(name for name, how in enforced.items() if how == "measured")
     return [
-        Problem(
+        MachineProblem(
             f"no control groups can be made for {what}, so jobs are measured twice a second",
             "A job may be over its limit for a moment. Run the agent as root, or as a service"
-            " with Delegate=yes, to have the kernel hold it.",
+            " with Delegate=yes, to have the kernel enforce limits.",
         )
     ]
 
 
 def _memory_files(folder: str, limit: str) -> dict[str, str]:
-    """What is written, in this order: swap would only hide that a job has too little."""
+    """Return what to write to which files, in order.
+
+    Swap is limited too: it would only hide that a job has too little memory.
+    """
     if os.path.exists(f"{folder}/memory.limit_in_bytes"):
         files = {"memory.limit_in_bytes": limit, "memory.memsw.limit_in_bytes": limit}
     else:
@@ -189,7 +211,7 @@ def _memory_files(folder: str, limit: str) -> dict[str, str]:
 def _group(parent: str, name: str, files: dict[str, str]) -> str | None:
     folder = f"{parent}/{name}"
     try:
-        os.makedirs(folder, 0o755, exist_ok=True)  # an agent that tidies up may have taken ours
+        os.makedirs(folder, 0o755, exist_ok=True)  # another agent may have tidied the parent away
         for file, value in files.items():
             _write(f"{folder}/{file}", value)
     except OSError:
@@ -209,7 +231,7 @@ def _make_below(own: Path, name: str) -> str | None:
 
 
 def _tidy(own: Path) -> None:
-    """Remove what agents have left that were killed long ago, and nobody replaced."""
+    """Remove the groups of agents that were killed long ago and never replaced."""
     with contextlib.suppress(OSError):
         for parent in (one for one in own.iterdir() if _OURS.fullmatch(one.name)):
             for folder in (*(one for one in parent.iterdir() if one.is_dir()), parent):
@@ -218,7 +240,7 @@ def _tidy(own: Path) -> None:
 
 
 def _delegate(own: Path, name: str, controllers: list[str], helpers: list[int]) -> str | None:
-    """A folder below our own group of version 2 whose groups have these limits."""
+    """Make a folder below our own group of version 2 whose groups have these limits."""
     home = own.parent if own.name == "gridhand-agents" else own
     aside, folder = home / "gridhand-agents", home / name
     words = " ".join(f"+{one}" for one in controllers)
@@ -234,7 +256,7 @@ def _delegate(own: Path, name: str, controllers: list[str], helpers: list[int]) 
     return str(folder)
 
 
-def _hash(job: str) -> str:
+def _hash(job: JobId) -> str:
     return hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

@@ -1,96 +1,97 @@
-"""From what a controller asks to what the starter is told: cores, groups, variables and a note."""
+"""Turn a controller's StartOrder into a StarterOrder: cores, control groups, variables, a note."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gridhand.agent.asked import Asked
-from gridhand.agent.environment import granted, job_environment
-from gridhand.agent.limits import Groups, Limits
-from gridhand.agent.pinning import Pinning
-from gridhand.agent.runs import Note, Run
-from gridhand.agent.starting import order
-from gridhand.core.gpus import Gpu
+from gridhand.agent.jobs.cpu_affinity import CpuAffinity
+from gridhand.agent.jobs.job_environment import granted_gpus, job_environment
+from gridhand.agent.jobs.limits import Groups, Limits
+from gridhand.agent.jobs.running_attempt import AttemptNote, RunningAttempt
+from gridhand.agent.jobs.start_order import StartOrder
+from gridhand.agent.starter.message_fields import StarterOrder
+from gridhand.core.model.gpus import Gpu
+from gridhand.posix.caller_settings import VARIABLE, CallerSettings
 
 MOST_BYTES = 12 << 20  # of one order, and of several in one message: a starter takes 16 MiB
 
 
 def prepare(
-    asked: Asked, pinning: Pinning, limits: Limits, gpus: Mapping[str, Gpu], mark: str
-) -> tuple[Run, str]:
-    """Give it what it was granted, and write its order for the starter."""
-    for name, mode in asked.own_files.items():
+    order: StartOrder, affinity: CpuAffinity, limits: Limits, gpus: Mapping[str, Gpu], mark: str
+) -> tuple[RunningAttempt, str]:
+    """Set aside what the order grants; return the attempt and its encoded order for the starter."""
+    umask = CallerSettings.read(order.env.get(VARIABLE, "")).umask or 0
+    for name, mode in order.own_files.items():
         if mode == "empty":
-            _empty(getattr(asked, name))
-    cores, shares = pinning.take(asked.key, asked.fence, asked.cores, pin=asked.pin)
-    groups = limits.make(asked.job, asked.attempt, asked.memory_bytes, asked.processes)
-    note = _note(asked, None if shares else cores, shares, groups)
-    told = order(
-        asked.job,
-        asked.attempt,
-        asked.argv,
-        cwd=asked.cwd,
-        env=_environment(asked, gpus, mark),
-        stdout=asked.stdout,
-        stderr=asked.stderr,
-        fence=asked.fence,
-        stdin=asked.stdin,
-        cores=cores,
-        cgroups=groups.folders,
-        note=note.told(),
+            _empty(getattr(order, name), 0o666 & ~umask)
+    cores, shares = affinity.take(order.key, order.fence, order.cores, pin=order.pin)
+    groups = limits.make(order.job, order.attempt, order.memory_bytes, order.processes)
+    note = _note(order, None if shares else cores, shares, groups)
+    starter_order = StarterOrder(
+        order.job,
+        order.attempt,
+        order.fence,
+        order.argv,
+        order.cwd,
+        _environment(order, gpus, mark),
+        cores,
+        order.stdin,
+        order.stdout,
+        order.stderr,
+        groups.folders,
+        note.encode(),
     )
-    return Run.of(asked, note), json.dumps(told, separators=(",", ":"))
+    return RunningAttempt(order.job, order.attempt, order.fence, note), starter_order.encode()
 
 
-def _note(asked: Asked, cores: list[int] | None, shares: bool, groups: Groups) -> Note:
-    note = Note(
-        memory_bytes=asked.memory_bytes,
-        processes=asked.processes,
+def _note(order: StartOrder, cores: list[int] | None, shares: bool, groups: Groups) -> AttemptNote:
+    note = AttemptNote(
+        memory_bytes=order.memory_bytes,
+        processes=order.processes,
         cores=cores,
         shares=shares,
-        time_limit_ms=asked.time_limit_ms,
-        grace_ms=asked.grace_ms,
-        log_bytes=asked.log_bytes,
-        stdout=asked.stdout,
-        stderr=asked.stderr,
-        devices=asked.devices,
+        time_limit_ms=order.time_limit_ms,
+        grace_ms=order.grace_ms,
+        log_bytes=order.log_bytes,
+        stdout=order.stdout,
+        stderr=order.stderr,
+        devices=order.devices,
         groups=[groups.memory, groups.pids],
-        kept=sorted(asked.own_files),
+        kept=sorted(order.own_files),
     )
     sizes = [log.size() for log in note.logs()]
     return replace(note, bases=[sizes[0], sizes[-1]]) if any(sizes) else note
 
 
-def _empty(path: str) -> None:
-    """Make the file, as a shell would, or empty it. What is none is left to be opened as it is."""
-    with contextlib.suppress(OSError):  # the starter meets the same, and says so
+def _empty(path: str, mode: int) -> None:
+    """Create or empty a file, as a shell would; leave alone what is no regular file."""
+    with contextlib.suppress(OSError):  # the starter meets the same error, and reports it
         if not os.path.lexists(path) or os.path.isfile(path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC
-            os.close(os.open(path, flags, 0o666))
+            os.close(os.open(path, flags, mode))
 
 
-def _environment(asked: Asked, gpus: Mapping[str, Gpu], mark: str) -> dict[str, str]:
+def _environment(order: StartOrder, gpus: Mapping[str, Gpu], mark: str) -> dict[str, str]:
     return job_environment(
-        asked.env,
+        order.env,
         mark=mark,
-        job=asked.job,
-        attempt=asked.attempt,
-        node=asked.node,
-        fence=asked.fence,
-        cores=asked.cores,
-        memory_bytes=asked.memory_bytes,
-        devices=granted(asked.devices, gpus),
-        gpu_memory=asked.gpu_memory,
+        job=order.job,
+        attempt=order.attempt,
+        node=order.node,
+        fence=order.fence,
+        cores=order.cores,
+        memory_bytes=order.memory_bytes,
+        devices=granted_gpus(order.devices, gpus),
+        gpu_memory=order.gpu_memory,
     )
 
 
-def batches(prepared: Iterable[tuple[Run, str]]) -> Iterator[dict[Run, str]]:
-    """As many at a time as a message to the starter may hold."""
-    batch: dict[Run, str] = {}
+def batches(prepared: Iterable[tuple[RunningAttempt, str]]) -> Iterator[dict[RunningAttempt, str]]:
+    """Group prepared orders so that each group fits into one message to the starter."""
+    batch: dict[RunningAttempt, str] = {}
     size = 0
     for run, text in prepared:
         if batch and size + len(text) > MOST_BYTES:

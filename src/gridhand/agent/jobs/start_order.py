@@ -1,31 +1,32 @@
-"""What a controller may ask to be run: read strictly, one order at a time.
+"""StartOrder: one command to start on a node, and what it is granted.
 
-An order that makes no sense must not keep the others of its message from running, so it is told as
-one that could not be started.
+The controller makes it, the engine encodes it, and the agent decodes it, strictly: its socket is
+where input from outside the node arrives. An order that makes no sense must not keep the others of
+its message from running, so it becomes the report of an attempt that could not be started.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from gridhand.agent.orders import Malformed, attempt_of, flag, job_of, whole
+from gridhand.agent.messages import AttemptReport, EndReport, Key
+from gridhand.agent.starter.message_fields import Malformed, attempt_of, flag, job_of, text, whole
+from gridhand.core.model.names import AllocationId, JobId, NodeName
 
-_ORDER = frozenset(
-    {"job", "attempt", "fence", "node", "argv", "cwd", "env", "cores", "pin", "memory_bytes"}
-    | {"processes", "devices", "gpu_memory", "time_limit_ms", "grace_ms", "stdout", "stderr"}
-    | {"stdin", "log_bytes"}
-)
-_MOST_NAME = 200
-_MOST_LINE = 8 << 20  # of one order: the kernel takes no longer list of arguments
+_LONGEST_NAME = 200
+_LONGEST_PATH = 4096  # the kernel takes no longer ones
+_LONGEST_TEXT = 8 << 20  # nor a longer list of arguments
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StartOrder:
     """One command, and what it is granted. `cores` is in ten-thousandths of a core."""
 
-    job: str
+    job: JobId
     attempt: int
-    fence: str
-    node: str
+    fence: AllocationId
+    node: NodeName
     argv: list[str]
     cwd: str
     env: dict[str, str]
@@ -41,74 +42,75 @@ class Asked(NamedTuple):
     stderr: str
     stdin: str | None
     log_bytes: int
-    own_files: dict[str, str]  # streams that go to files of its own: empty them, or append
+    own_files: dict[str, str] = field(default_factory=dict)
+    """The streams that go to files of the job's own: "empty" them first, or "append"."""
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         return self.job, self.attempt
 
+    def encode(self) -> dict[str, Any]:
+        """Return it as plain data for JSON."""
+        return {name: getattr(self, name) for name in _FIELDS}
 
-class Unreadable(NamedTuple):
-    """An order that cannot be run, and why."""
+    @classmethod
+    def decode(cls, raw: dict[str, Any]) -> StartOrder:
+        """Return the order in a message; raise Malformed if anything in it is wrong."""
+        if raw.keys() - {"own_files"} != _REQUIRED:
+            odd = ", ".join(sorted(map(str, raw.keys() ^ _REQUIRED)))
+            raise Malformed(f"missing or unknown: {odd}")
+        argv = _texts("argv", raw["argv"])
+        if not argv or not argv[0]:
+            raise Malformed("argv: give at least the name of a command")
+        stdin = raw["stdin"]
+        return cls(
+            JobId(job_of(raw)),
+            attempt_of(raw),
+            AllocationId(_text("fence", raw["fence"], _LONGEST_NAME)),
+            NodeName(_text("node", raw["node"])),
+            argv,
+            _path("cwd", raw["cwd"]),
+            _environment(raw["env"]),
+            whole("cores", raw["cores"]),
+            flag(raw, "pin"),
+            _optional("memory_bytes", raw["memory_bytes"]),
+            _optional("processes", raw["processes"]),
+            _texts("devices", raw["devices"]),
+            _amounts("gpu_memory", raw["gpu_memory"]),
+            _optional("time_limit_ms", raw["time_limit_ms"]),
+            whole("grace_ms", raw["grace_ms"]),
+            _path("stdout", raw["stdout"]),
+            _path("stderr", raw["stderr"]),
+            None if stdin is None else _path("stdin", stdin),
+            whole("log_bytes", raw["log_bytes"]),
+            _own_files(raw.get("own_files", {})),
+        )
 
-    job: str
-    attempt: int
-    fence: str | None
-    message: str
 
-    def fact(self) -> dict[str, Any]:
-        nothing = {"pid": None, "begun_ms": None}
-        end = {"reason": "start_failed", "code": None, "signal": None, "message": self.message}
-        sizes = {"peak_bytes": None, "ran_ms": 0, "stdout_bytes": 0, "stderr_bytes": 0}
-        name = {"job": self.job, "attempt": self.attempt, "fence": self.fence}
-        return {**name, "state": "ended", **nothing, "end": {**end, **sizes}}
+_FIELDS = tuple(field.name for field in fields(StartOrder))
+_REQUIRED = frozenset(_FIELDS) - {"own_files"}
 
 
-def orders(raw: object) -> list[Asked | Unreadable]:
+def decode_orders(raw: object) -> list[StartOrder | AttemptReport]:
+    """Return the orders of a start message, or for each that cannot be read how it ended.
+
+    Raises Malformed if the message is no list, or does not even name an attempt.
+    """
     if not isinstance(raw, list) or not all(isinstance(one, dict) for one in raw):
         raise Malformed("jobs: give a list of objects")
-    return [_read(one) for one in raw]
+    return [_decode_or_end(one) for one in raw]
 
 
-def _read(raw: dict[str, Any]) -> Asked | Unreadable:
-    job, attempt = job_of(raw), attempt_of(raw)
+def _decode_or_end(raw: dict[str, Any]) -> StartOrder | AttemptReport:
+    job, attempt = JobId(job_of(raw)), attempt_of(raw)
     fence = raw.get("fence")
     try:
-        return _order(raw, job, attempt)
+        return StartOrder.decode(raw)
     except Malformed as error:
-        words = f"the order cannot be read: {error}"
-        return Unreadable(job, attempt, fence if isinstance(fence, str) else None, words)
-
-
-def _order(raw: dict[str, Any], job: str, attempt: int) -> Asked:
-    if raw.keys() - {"own_files"} != _ORDER:
-        raise Malformed(f"missing or unknown: {', '.join(sorted(map(str, raw.keys() ^ _ORDER)))}")
-    argv = _texts("argv", raw["argv"])
-    if not argv or not argv[0]:
-        raise Malformed("argv: give at least the name of a command")
-    stdin = raw["stdin"]
-    return Asked(
-        job,
-        attempt,
-        _short("fence", raw["fence"]),
-        _text("node", raw["node"]),
-        argv,
-        _path("cwd", raw["cwd"]),
-        _environment(raw["env"]),
-        whole("cores", raw["cores"]),
-        flag(raw, "pin"),
-        _perhaps("memory_bytes", raw["memory_bytes"]),
-        _perhaps("processes", raw["processes"]),
-        _texts("devices", raw["devices"]),
-        _amounts("gpu_memory", raw["gpu_memory"]),
-        _perhaps("time_limit_ms", raw["time_limit_ms"]),
-        whole("grace_ms", raw["grace_ms"]),
-        _path("stdout", raw["stdout"]),
-        _path("stderr", raw["stderr"]),
-        None if stdin is None else _path("stdin", stdin),
-        whole("log_bytes", raw["log_bytes"]),
-        _own_files(raw.get("own_files", {})),
-    )
+        end = EndReport("start_failed", f"the order cannot be read: {error}", ran_ms=0)
+        return AttemptReport(
+            job, attempt, AllocationId(fence) if isinstance(fence, str) else None, end=end
+        )
 
 
 def _own_files(value: object) -> dict[str, str]:
@@ -119,51 +121,40 @@ def _own_files(value: object) -> dict[str, str]:
     return value
 
 
-def _perhaps(field: str, value: object) -> int | None:
-    return None if value is None else whole(field, value)
+def _optional(name: str, value: object) -> int | None:
+    return None if value is None else whole(name, value)
 
 
-def _text(field: str, value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise Malformed(f"{field}: give a text without NUL")
-    try:
-        value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise Malformed(f"{field}: has characters that are not text") from None
-    if len(value) > _MOST_LINE:
-        raise Malformed(f"{field}: longer than {_MOST_LINE} characters")
+def _text(name: str, value: object, longest: int = _LONGEST_TEXT) -> str:
+    if len(found := text(name, value)) > longest:
+        raise Malformed(f"{name}: longer than {longest} characters")
+    return found
+
+
+def _texts(name: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise Malformed(f"{name}: give a list of texts")
+    _text(name, "".join(value))  # checks all of them in one go
     return value
 
 
-def _short(field: str, value: object) -> str:
-    text = _text(field, value)
-    if len(text) > _MOST_NAME:
-        raise Malformed(f"{field}: longer than {_MOST_NAME} characters")
-    return text
-
-
-def _texts(field: str, value: object) -> list[str]:
-    if not isinstance(value, list):
-        raise Malformed(f"{field}: give a list of texts")
-    return [_text(field, one) for one in value]
-
-
-def _path(field: str, value: object) -> str:
-    path = _text(field, value)
+def _path(name: str, value: object) -> str:
+    path = _text(name, value, _LONGEST_PATH)
     if not path.startswith("/"):
-        raise Malformed(f"{field}: give a path that begins with /")
+        raise Malformed(f"{name}: give a path that begins with /")
     return path
 
 
 def _environment(value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
         raise Malformed("env: give an object of texts")
     if any(not name or "=" in name for name in value):
         raise Malformed("env: a name is not empty and has no =")
-    return {_text("env", name): _text("env", text) for name, text in value.items()}
+    _text("env", "".join((*value, *value.values())))  # checks all of them in one go
+    return value
 
 
-def _amounts(field: str, value: object) -> dict[str, int]:
+def _amounts(name: str, value: object) -> dict[str, int]:
     if not isinstance(value, dict):
-        raise Malformed(f"{field}: give an object of whole numbers")
-    return {_text(field, name): whole(field, amount) for name, amount in value.items()}
+        raise Malformed(f"{name}: give an object of whole numbers")
+    return {_text(name, device): whole(name, amount) for device, amount in value.items()}

@@ -1,19 +1,24 @@
-"""What the starter knows of each attempt to run a job, in memory and as lines of the journal."""
+"""The starter's attempts to run jobs, in memory and as lines of its journal."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
-from gridhand.agent import processes
-from gridhand.agent.journal import Record
+from gridhand.agent.starter.journal import Record
+from gridhand.agent.starter.message_fields import Fence, Key, LeaderEnd, StarterReport
+from gridhand.posix import boot_clock
 
-Key = tuple[str, int]
+
+class _Begun(TypedDict):
+    begun_ms: int  # on the wall clock
+    begun_boot_ms: int  # since boot
 
 
-class Attempt:
+class StartedAttempt:
     """One run of a command: begun, perhaps running, then ended once and for all."""
 
     __slots__ = (
@@ -25,75 +30,78 @@ class Attempt:
         self,
         job: str,
         attempt: int,
-        fence: int | str | None,
+        fence: Fence | None,
         cgroups: list[str],
         boot: str,
-        note: Record | None = None,
+        note: dict[str, Any] | None = None,
     ) -> None:
         self.job, self.attempt, self.fence, self.boot = job, attempt, fence, boot
         self.cgroups = cgroups
-        self.note = note  # the client's own words on it
-        self.begun = {"begun_ms": processes.wall_ms(), "begun_boot_ms": processes.boot_ms()}
+        self.note = note  # kept for the agent
+        self.begun = _now()
         self.pid: int | None = None
         self.start: int | None = None
-        self.end: Record | None = None
+        self.end: LeaderEnd | None = None
         self.doomed = ""  # why it is being killed before it has really begun
-        self.inherited = False  # another starter's child, so nobody is told how it ends
+        self.inherited = False  # a child of an earlier starter, so its exit status is not known
         self.written = True  # whether its end is on disk
-        self.waiting = False  # for another of the same fence to be over
+        self.waiting = False  # for another attempt with the same fence to be over
 
     @property
     def key(self) -> Key:
         return self.job, self.attempt
 
     def begin(self) -> None:
-        """Its turn has come."""
+        """Stop waiting: its turn has come."""
         self.waiting = False
-        self.begun = {"begun_ms": processes.wall_ms(), "begun_boot_ms": processes.boot_ms()}
+        self.begun = _now()
 
     def intent(self) -> Record:
+        """Return the journal line that is written before it is started or waits."""
         return {
             "do": "wait" if self.waiting else "begin",
-            **self.name(),
+            **self._name(),
             "fence": self.fence,
             "cgroups": self.cgroups,
             "boot": self.boot,
-            **self._noted(),
+            **({} if self.note is None else {"note": self.note}),
             **self.begun,
         }
 
     def started(self) -> Record:
-        return {"do": "started", **self.name(), "pid": self.pid, "start": self.start}
+        return {"do": "started", **self._name(), "pid": self.pid, "start": self.start}
 
     def ended(self) -> Record:
-        return {"do": "ended", **self.name(), "end": self.end}
+        return {"do": "ended", **self._name(), "end": self.end}
 
     def records(self) -> Iterator[Record]:
-        """The lines that lead to what is known of it."""
+        """Yield the journal lines that lead to its present state."""
         yield self.intent()
         if self.pid is not None:
             yield self.started()
         if self.end is not None:
             yield self.ended()
 
-    def name(self) -> Record:
+    def _name(self) -> Record:
         return {"job": self.job, "attempt": self.attempt}
 
-    def _noted(self) -> Record:
-        return {} if self.note is None else {"note": self.note}
-
-    def told(self) -> Record:
-        """What clients are told of it."""
-        return {
-            **self.name(),
+    def report(self) -> StarterReport:
+        """Return the report of it that clients get."""
+        report: StarterReport = {
+            "job": self.job,
+            "attempt": self.attempt,
             "fence": self.fence,
             "state": self.state,
             "pid": self.pid,
             "start": self.start,
-            **self._noted(),
-            **self.begun,
-            **({} if self.end is None else {"end": self.end, "written": self.written}),
+            "begun_ms": self.begun["begun_ms"],
+            "begun_boot_ms": self.begun["begun_boot_ms"],
         }
+        if self.note is not None:
+            report["note"] = self.note
+        if self.end is not None:
+            report["end"], report["written"] = self.end, self.written
+        return report
 
     @property
     def state(self) -> str:
@@ -101,31 +109,36 @@ class Attempt:
             return "ended"
         return "waiting" if self.waiting else "running"
 
-    def finish(self, reason: str, **facts: Any) -> None:
-        now = {"ended_ms": processes.wall_ms(), "ended_boot_ms": processes.boot_ms()}
-        self.end = {"reason": reason, **facts, **now}
+    def finish(self, end: LeaderEnd) -> None:
+        """End it now, and mark the end as not yet written."""
+        end["ended_ms"], end["ended_boot_ms"] = boot_clock.wall_ms(), boot_clock.boot_ms()
+        self.end = end
         self.written = False
 
-    def exited(self, status: int, usage: Any) -> None:
-        """Its process was reaped with this wait status and use."""
-        facts: Record = {"status": status}
+    def exited(self, status: int, usage: resource.struct_rusage) -> None:
+        """End it: its process was reaped with this wait status and resource usage."""
+        end: LeaderEnd = {
+            "reason": "exit",
+            "status": status,
+            "user_us": round(usage.ru_utime * 1e6),
+            "system_us": round(usage.ru_stime * 1e6),
+            "peak_bytes": usage.ru_maxrss * 1024,
+        }
         if self.doomed:
-            reason, facts["message"] = "start_failed", self.doomed
+            end["reason"], end["message"] = "start_failed", self.doomed
         elif os.WIFSIGNALED(status):
-            reason, facts["signal"] = "signal", os.WTERMSIG(status)
-            facts["message"] = _signal_words(facts["signal"])
+            end["reason"], end["signal"] = "signal", os.WTERMSIG(status)
+            end["message"] = _signal_message(end["signal"])
         else:
-            reason, facts["code"] = "exit", os.WEXITSTATUS(status)
-        self.finish(
-            reason,
-            **facts,
-            user_us=round(usage.ru_utime * 1e6),
-            system_us=round(usage.ru_stime * 1e6),
-            peak_bytes=usage.ru_maxrss * 1024,
-        )
+            end["code"] = os.WEXITSTATUS(status)
+        self.finish(end)
 
 
-def _signal_words(signum: int) -> str:
+def _now() -> _Begun:
+    return {"begun_ms": boot_clock.wall_ms(), "begun_boot_ms": boot_clock.boot_ms()}
+
+
+def _signal_message(signum: int) -> str:
     return f"ended by signal {signum} ({signal.strsignal(signum) or 'unknown'})"
 
 
@@ -136,34 +149,35 @@ class Attempts:
         self.boot = boot
         self.epoch = -1
         self.mark = ""  # the same for all starters of a folder, and for no other
-        self.known: dict[Key, Attempt] = {}
-        self.running: dict[int, Attempt] = {}  # by pid, children of this process only
+        self.known: dict[Key, StartedAttempt] = {}
+        self.running: dict[int, StartedAttempt] = {}  # by pid, children of this process only
 
-    def begin(
+    def add(
         self,
         job: str,
         number: int,
-        fence: int | str | None,
-        groups: list[str],
-        note: Record | None = None,
-    ) -> Attempt:
-        attempt = Attempt(job, number, fence, groups, self.boot, note)
+        fence: Fence | None,
+        cgroups: list[str],
+        note: dict[str, Any] | None = None,
+    ) -> StartedAttempt:
+        """Add and return a new attempt."""
+        attempt = StartedAttempt(job, number, fence, cgroups, self.boot, note)
         self.known[attempt.key] = attempt
         return attempt
 
-    def forget(self, keys: Iterable[Key]) -> list[Attempt]:
-        """Forget those that have ended; the others, and unknown ones, are left as they are."""
+    def forget(self, keys: Iterable[Key]) -> list[StartedAttempt]:
+        """Remove and return those whose end is on disk; leave the others as they are."""
         gone = [key for key in keys if key in self.known and self._may_go(self.known[key])]
         return [self.known.pop(key) for key in dict.fromkeys(gone)]
 
-    def _may_go(self, attempt: Attempt) -> bool:
+    def _may_go(self, attempt: StartedAttempt) -> bool:
         return attempt.end is not None and attempt.written
 
-    def marking(self) -> Record:
+    def mark_record(self) -> Record:
         return {"do": "mark", "mark": self.mark}
 
     def replay(self, record: Record) -> bool:
-        """Take over one line of the journal; False when it makes no sense."""
+        """Take over one line of the journal; return False if it makes no sense."""
         try:
             self._replay(record)
         except (KeyError, TypeError, ValueError):
@@ -177,7 +191,7 @@ class Attempts:
             case "epoch":
                 self.epoch = max(self.epoch, int(record["epoch"]))
             case "wait" | "begin" as word:
-                attempt = Attempt(
+                attempt = StartedAttempt(
                     record["job"],
                     record["attempt"],
                     record["fence"],
@@ -185,7 +199,10 @@ class Attempts:
                     record["boot"],
                     record.get("note"),
                 )
-                attempt.begun = {name: record[name] for name in attempt.begun}
+                attempt.begun = {
+                    "begun_ms": record["begun_ms"],
+                    "begun_boot_ms": record["begun_boot_ms"],
+                }
                 attempt.inherited = True
                 attempt.waiting = word == "wait"
                 self.known[attempt.key] = attempt
@@ -198,22 +215,24 @@ class Attempts:
                 for job, number in record["attempts"]:
                     self.known.pop((job, number), None)
 
-    def lose(self) -> list[Attempt]:
-        """End what an earlier starter began and did not see the end of."""
+    def lose(self) -> list[StartedAttempt]:
+        """End and return the attempts whose end an earlier starter did not see."""
         lost = [attempt for attempt in self.known.values() if attempt.end is None]
         for attempt in lost:
             if attempt.waiting and attempt.boot == self.boot:
-                # It is written down before one begins, so this one has not.
-                attempt.finish("returned", message="it had not begun when the starter ended")
+                # Its begin would be in the journal before it was started, so it was not.
+                message = "it had not begun when the starter ended"
+                attempt.finish({"reason": "returned", "message": message})
                 continue
             message = "exit status unknown: the starter that was its parent has ended"
             if attempt.boot != self.boot:
                 message = "exit status unknown: the machine was booted since"
-            attempt.finish("lost", message=message)
+            attempt.finish({"reason": "lost", "message": message})
         return lost
 
     def records(self) -> Iterator[Record]:
-        yield self.marking()
+        """Yield the journal lines that lead to the present state."""
+        yield self.mark_record()
         yield {"do": "epoch", "epoch": self.epoch}
         for attempt in self.known.values():
             yield from attempt.records()

@@ -1,35 +1,35 @@
-"""Lines between the starter and its clients, over a unix socket in the starter's folder."""
+"""Lines of JSON over a unix socket in a daemon's folder: listen, connect, send and receive."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-import struct
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from gridhand.agent.orders import LINE_BYTES, START_BYTES
+from gridhand.agent.starter.admission import read_secret
+from gridhand.agent.starter.message_fields import LINE_BYTES, START_BYTES
+from gridhand.posix.peers import check_peer
+from gridhand.posix.socket_file import SocketFile
 
 SOCKET = "socket"
 _CHUNK = 1 << 18
-_MOST_UNREAD = 64 << 20  # by a client that does not listen; it is let go, and may come back
+_MOST_UNREAD = 64 << 20  # a client that does not read is dropped then, and may come back
 _START = b'"start"'
-_CREDENTIALS = struct.Struct("3i")
 
 
 class TooLong(Exception):
-    """A line without an end. The rest of it is skipped; the next line counts again."""
+    """A line is too long. The rest of it is skipped, and the next line counts again."""
 
 
 class Connection:
-    """One client as the starter sees it. What it is to be told is kept back until `release`."""
+    """A client of the starter. Messages to it are held back until `release`."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self.socket = connected
         self.epoch: int | None = None
+        self.admitted = False  # whether it has given the secret
         self.watching = False
         self._skipping = False
         self._inbox = bytearray()
@@ -37,7 +37,7 @@ class Connection:
         self._outbox = bytearray()
 
     def receive(self) -> Iterator[bytes]:
-        """Complete lines. Raises EOFError when the client is gone, `TooLong` once for a line."""
+        """Yield complete lines; raise EOFError if the client is gone, TooLong once for a line."""
         try:
             chunk = self.socket.recv(_CHUNK)
         except BlockingIOError:
@@ -61,11 +61,11 @@ class Connection:
             self._skipping = True
             raise TooLong
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Mapping[str, object]) -> None:
         self._held.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def release(self) -> None:
-        """Let out what was held back."""
+        """Queue the messages that were held back for sending."""
         if self._held:
             self._outbox += b"".join(self._held)
             self._held.clear()
@@ -75,7 +75,7 @@ class Connection:
         return bool(self._outbox)
 
     def send(self) -> bool:
-        """Send what the client takes now; False when it is gone or has not listened for long."""
+        """Send what the client takes now; return False if it is gone or has not read for long."""
         if not self._outbox:
             return True
         try:
@@ -87,39 +87,22 @@ class Connection:
         del self._outbox[:sent]
         return len(self._outbox) <= _MOST_UNREAD
 
-    def ours(self) -> bool:
-        """Whether the one at the other end is our own user, or root."""
-        raw = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, uid, _ = _CREDENTIALS.unpack(raw)
-        return uid in (0, os.geteuid())
 
-
-def listen(folder_fd: int) -> socket.socket:
-    """A socket in the folder, in place of one that a starter before us may have left."""
-    path = _path(folder_fd)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(path)
-    os.chmod(path, 0o600)
-    listening.listen(1024)
-    listening.setblocking(False)
-    return listening
-
-
-def unlisten(listening: socket.socket, folder_fd: int) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(_path(folder_fd))
-    listening.close()
+def listen(folder_fd: int) -> SocketFile:
+    """Listen in the folder, in place of a socket that an earlier process may have left."""
+    return SocketFile(_path(folder_fd))
 
 
 def connect(folder: str, timeout_s: float) -> socket.socket:
-    """Raises OSError when nobody listens there."""
+    """Connect to the daemon of a folder, and give its secret; raise OSError if nobody listens."""
     folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout_s)
         connected.connect(_path(folder_fd))
+        check_peer(connected)
+        if secret := read_secret(folder_fd):
+            connected.sendall(secret + b"\n")
     except BaseException:
         connected.close()
         raise
@@ -129,5 +112,5 @@ def connect(folder: str, timeout_s: float) -> socket.socket:
 
 
 def _path(folder_fd: int) -> str:
-    # The name of a socket has at most 107 bytes; this way the folder's may be as long as it likes.
+    # The path of a socket has at most 107 bytes; this way the folder's may be of any length.
     return f"/proc/self/fd/{folder_fd}/{SOCKET}"

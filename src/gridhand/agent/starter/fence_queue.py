@@ -1,87 +1,88 @@
-"""Turns: of the attempts with one fence only one runs at a time, in the order in which they came.
+"""The turns of attempts with the same fence: one runs at a time, in the order of arrival.
 
-A fence names what an attempt was granted. Who comes while another has it waits until that one and
-all that it left behind are gone; so a grant is never used twice at once, whatever anybody asks
-for, and short commands follow each other without anybody being asked.
+A fence names the allocation of an attempt. An attempt that arrives while another one has the fence
+waits until that one and all processes it left behind are gone. So an allocation is never used by
+two attempts at once, whatever anybody asks for, and short commands follow each other without a
+message in between.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from gridhand.agent import processes
-from gridhand.agent.attempts import Attempt, Key
-from gridhand.agent.families import Families
-from gridhand.agent.orders import Order
+from gridhand.agent.starter.attempts import StartedAttempt
+from gridhand.agent.starter.message_fields import Fence, Key, StarterOrder
+from gridhand.agent.starter.process_trees import ProcessTrees
+from gridhand.posix import boot_clock
 
 _LOOK_MS = 20  # between looks at what an attempt has left behind
 
-Fence = int | str
 
+class FenceQueue:
+    """The attempt that has each fence, and those that wait for it."""
 
-class Turns:
-    """Who has each fence, and who comes next."""
-
-    def __init__(self, families: Families) -> None:
-        self._families = families
-        self._having: dict[Fence, Attempt] = {}
-        self._lines: dict[Fence, deque[tuple[Attempt, Order]]] = {}
+    def __init__(self, trees: ProcessTrees) -> None:
+        self._trees = trees
+        self._holders: dict[Fence, StartedAttempt] = {}
+        self._lines: dict[Fence, deque[tuple[StartedAttempt, StarterOrder]]] = {}
         self._looked_ms = 0
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """Return whether any attempt waits."""
         return bool(self._lines)
 
     def wait_s(self) -> float | None:
-        """How long until it is worth a look, though nothing may have happened."""
-        held_up = any(self._having[fence].end is not None for fence in self._lines)
+        """Return after how many seconds to look again though nothing may have happened."""
+        held_up = any(self._holders[fence].end is not None for fence in self._lines)
         return _LOOK_MS / 1000 if held_up else None
 
-    def take(self, attempt: Attempt, order: Order) -> bool:
-        """Whether it may begin now; if not, it has a place in line."""
+    def add(self, attempt: StartedAttempt, order: StarterOrder) -> bool:
+        """Return whether the attempt may begin now; otherwise queue it."""
         fence = attempt.fence
         if fence is None:
             return True
         if fence not in self._lines and self._is_free(fence):
-            self._having[fence] = attempt
+            self._holders[fence] = attempt
             return True
         attempt.waiting = True
         self._lines.setdefault(fence, deque()).append((attempt, order))
         return False
 
     def _is_free(self, fence: Fence) -> bool:
-        before = self._having.get(fence)
-        if before is None:
+        holder = self._holders.get(fence)
+        if holder is None:
             return True
-        return before.end is not None and not self._left_behind([before])
+        return holder.end is not None and not self._left_behind([holder])
 
-    def due(self) -> list[tuple[Attempt, Order]]:
-        """Those whose turn it is now; they have the fences from here on."""
-        over = [one for fence in self._lines if (one := self._having[fence]).end is not None]
-        left = self._left_behind(over) if over else set()
-        return [self._next(one.fence) for one in over if one.key not in left]
+    def take_due(self) -> list[tuple[StartedAttempt, StarterOrder]]:
+        """Remove and return the attempts whose turn it is; they have the fences from now on."""
+        ended = [
+            holder for fence in self._lines if (holder := self._holders[fence]).end is not None
+        ]
+        left = self._left_behind(ended) if ended else set()
+        return [self._take_next(holder.fence) for holder in ended if holder.key not in left]
 
-    def _next(self, fence: Fence | None) -> tuple[Attempt, Order]:
+    def _take_next(self, fence: Fence | None) -> tuple[StartedAttempt, StarterOrder]:
         assert fence is not None
         line = self._lines[fence]
-        found = line.popleft()
+        attempt, order = line.popleft()
         if not line:
             del self._lines[fence]
-        self._having[fence] = found[0]
-        return found
+        self._holders[fence] = attempt
+        return attempt, order
 
-    def _left_behind(self, over: list[Attempt]) -> set[Key]:
-        """Which of these, though over, may still have processes."""
-        if not self._families.strays():
+    def _left_behind(self, ended: list[StartedAttempt]) -> set[Key]:
+        """Return which of these ended attempts may still have processes."""
+        if not self._trees.strays():
             return set()
-        now_ms = processes.boot_ms()
+        now_ms = boot_clock.boot_ms()
         if now_ms - self._looked_ms < _LOOK_MS:
-            return {one.key for one in over}
+            return {attempt.key for attempt in ended}
         self._looked_ms = now_ms
-        return set(self._families.alive())
+        return set(self._trees.alive())
 
-    def give_up(self, attempt: Attempt) -> bool:
-        """Take it out of its line; whether it was in one."""
+    def withdraw(self, attempt: StartedAttempt) -> bool:
+        """Take the attempt out of its line; return whether it was in one."""
         line = self._lines.get(attempt.fence) if attempt.fence is not None else None
         for waiting in line or ():
             if waiting[0] is attempt:
@@ -93,13 +94,13 @@ class Turns:
                 return True
         return False
 
-    def refuse(self, attempt: Attempt) -> None:
-        """It is not taken after all."""
-        if not self.give_up(attempt):
+    def refuse(self, attempt: StartedAttempt) -> None:
+        """Undo `add`: the attempt is not taken after all."""
+        if not self.withdraw(attempt):
             self.forget(attempt)
 
-    def forget(self, attempt: Attempt) -> None:
-        """It is over for good, all that it left included."""
+    def forget(self, attempt: StartedAttempt) -> None:
+        """Free the fence of an attempt that is over, with all its processes."""
         fence = attempt.fence
-        if fence is not None and self._having.get(fence) is attempt and fence not in self._lines:
-            del self._having[fence]
+        if fence is not None and self._holders.get(fence) is attempt and fence not in self._lines:
+            del self._holders[fence]

@@ -1,8 +1,8 @@
-"""What the starter has done, on disk, one line of JSON for each thing.
+"""The starter's journal: a file with one line of JSON for each thing that it has done.
 
-It is written so that who was away can read what has ended, and so that a new starter knows what
-one that was killed had begun. A line counts when it is complete: the end of a file that was being
-written when the machine went down is left out, and so is a line that cannot be read.
+From it an agent that was away learns what has ended, and a new starter learns what a killed one
+had begun. A line counts when it is complete: a torn end of the file, from a crash of the machine,
+is cut off, and a line that cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gridhand.posix.private_files import replace_and_open, sync_folder
+
 Record = dict[str, Any]
 
 _NAME = "journal"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
-def line(record: Record) -> bytes:
+def encode_line(record: Record) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
 class Journal:
-    """Lines wait in memory until `write`, and are safe from a crash of the machine after `sync`.
+    """An append-only file of records.
 
-    A line that could not be written keeps waiting, in order, so nothing is lost by a full disk
-    but time.
+    Lines wait in memory until `write`, and survive a crash of the machine after `sync`. A line
+    that could not be written keeps waiting, in order, so a full disk loses nothing but time.
     """
 
     def __init__(self, folder: str) -> None:
@@ -37,12 +39,12 @@ class Journal:
         self._fd = os.open(self._path, _FLAGS, 0o600)
         self._waiting: list[bytes] = []
         self._unsynced = False
-        self._torn = False  # the file has lines that may not have reached the disk
+        self._torn = False  # whether written lines may not have reached the disk
         self.damaged = 0
         self.size = 0  # up to here every line is complete
 
     def read(self) -> Iterator[Record]:
-        """All complete lines, in order; what is behind the last of them is cut off."""
+        """Yield the records of all complete lines; cut off what is behind the last of them."""
         with open(self._path, "rb") as file:
             for text in file:
                 if not text.endswith(b"\n"):
@@ -59,10 +61,10 @@ class Journal:
         os.ftruncate(self._fd, self.size)
 
     def append(self, record: Record) -> None:
-        self._waiting.append(line(record))
+        self._waiting.append(encode_line(record))
 
     def take_back(self, count: int) -> None:
-        """Drop the last lines that were appended, and never written."""
+        """Drop the last `count` lines, which were appended and never written."""
         del self._waiting[len(self._waiting) - count :]
 
     @property
@@ -70,7 +72,7 @@ class Journal:
         return not self._waiting and not self._unsynced
 
     def write(self) -> None:
-        """Hand everything to the kernel: from here on it outlives this process."""
+        """Hand all waiting lines to the kernel: from here on they outlive this process."""
         if not self._waiting:
             return
         text = b"".join(self._waiting)
@@ -87,7 +89,7 @@ class Journal:
         self.size += written
 
     def sync(self) -> None:
-        """Everything appended so far is on the disk when this returns."""
+        """Put everything appended so far on the disk."""
         self.write()
         if not self._unsynced:
             return
@@ -96,7 +98,7 @@ class Journal:
         try:
             os.fdatasync(self._fd)
         except OSError:
-            self._torn = True  # trying again would answer that all is well, and it is not
+            self._torn = True  # a second fdatasync would report success, wrongly
             raise
         self._unsynced = False
 
@@ -105,29 +107,14 @@ class Journal:
         return self._torn
 
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace everything, lines that wait included, by these records; all or nothing."""
-        text = b"".join(map(line, records))
-        path = f"{self._path}.new"
-        fd = os.open(path, _FLAGS | os.O_TRUNC, 0o600)
-        try:
-            if os.write(fd, text) < len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(fd)
-            os.rename(path, self._path)
-        except BaseException:
-            os.close(fd)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            raise
+        """Replace the whole file and all waiting lines by these records, atomically."""
+        text = b"".join(map(encode_line, records))
+        fd = replace_and_open(self._path, text)
         os.close(self._fd)
         self._fd, self.size = fd, len(text)
         self._waiting.clear()
         self._unsynced = self._torn = False
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._folder)
 
     def close(self) -> None:
         os.close(self._fd)

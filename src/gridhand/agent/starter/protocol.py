@@ -1,26 +1,28 @@
-"""What the starter answers. Each message is a line of JSON, and so is each answer.
+"""The requests that the starter answers. A request is a line of JSON, and so is each answer.
 
-    asked                                           answered besides `id`
+    request                                         answer, besides `id`
     {"do": "hello", "epoch": n | null}              version, pid, start, boot_id, epoch, mark, …
     {"do": "start", "jobs": [order, …]}             attempts: what is known of each
     {"do": "stop", "job", "attempt", "signal",      attempt, sent
         "to": "group" | "leader"}
     {"do": "stop", "job", "attempt", "all": true}   attempt, killed, left: pids that would not die
     {"do": "list"}                                  running, ended (with survivors), trouble
-    {"do": "return", "attempts": [[job, n], …]}     returned: those that had not begun, and will not
+    {"do": "return", "attempts": [[job, n], …]}     returned: how many had not begun, and will not
     {"do": "forget", "attempts": [[job, n], …]}     forgotten
     {"do": "watch"}                                 nothing; then events: begun, ended, strays
-    {"do": "quit"}                                  nothing; it ends, if no job runs
+    {"do": "probe"}                                 shortage: why no command can be started now
+    {"do": "quit"}                                  nothing; the starter ends, if no job runs
 
-A job is known by `GRIDHAND_JOB_ID` in its environment, and `GRIDHAND_ATTEMPT` if that is there.
-What a starter leaves that is killed is looked for by name only where `GRIDHAND_STARTER` is its
-`mark`: another starter of this machine may have a job of the same name.
+A job is recognized by `GRIDHAND_JOB_ID` in its environment, and by `GRIDHAND_ATTEMPT` if that is
+set. What a killed starter left is looked for by name only where `GRIDHAND_STARTER` is its `mark`:
+another starter of this machine may have a job of the same name.
 
-An `id` in the question is repeated in its answer. Instead of an answer there may be `error`, a
-word, and `message`. `hello` comes first, and one with a lower epoch than was seen is refused, as
-is everything from a connection that said a lower one before; one without an epoch joins whoever is
-in charge. Everything may be asked again. An order's `note` is told back with all that is told of
-its attempt. `strays` is false when no process is left whose leader has ended. Of the attempts with
+The `id` of a request is repeated in its answer. An answer may have `error`, a code, and `message`
+instead. A connection begins with a line that has the secret of the folder, and belongs to no job;
+see `admission.py`. `hello` comes first. A hello with a lower epoch than the highest seen is
+refused, and so is every request of a connection that has said a lower one; a hello without an epoch
+joins the present one. Every request may be repeated. An order's `note` comes back with every report
+of its attempt. `strays` is false if no process is left whose leader has ended. Of the attempts with
 one fence one runs at a time: the others are `waiting`, and begin when those before them are over.
 """
 
@@ -28,24 +30,32 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from gridhand import __version__
-from gridhand.agent import orders, processes
-from gridhand.agent.attempts import Attempt
-from gridhand.agent.orders import Malformed, Order
-from gridhand.agent.wire import Connection
+from gridhand.agent.starter import message_fields
+from gridhand.agent.starter.attempts import StartedAttempt
+from gridhand.agent.starter.connection import Connection
+from gridhand.agent.starter.message_fields import (
+    Malformed,
+    Message,
+    StarterGreeting,
+    StarterListing,
+    StarterOrder,
+)
+from gridhand.posix import procfs
 
 if TYPE_CHECKING:
-    from gridhand.agent.starter import Starter
+    from gridhand.agent.starter.starter import Starter
 
-Message = dict[str, Any]
 PROTOCOL = 1
+
+Reply = Mapping[str, object]
 
 
 class Refused(Exception):
-    """It was understood, and is not done."""
+    """A request was understood and is not carried out; `code` says why."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -53,13 +63,13 @@ class Refused(Exception):
 
 
 class Protocol:
-    """One method for each thing that may be asked."""
+    """Answers the requests of all connections, with one method for each kind."""
 
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
         self._attempts = starter.attempts
-        self._self = processes.process(os.getpid())
-        self._asked: dict[str, Callable[[Connection, Message], Message | None]] = {
+        self._self = procfs.read_process(os.getpid())
+        self._handlers: dict[str, Callable[[Connection, Message], Reply | None]] = {
             "hello": self._hello,
             "start": self._start,
             "stop": self._stop,
@@ -67,25 +77,27 @@ class Protocol:
             "return": self._return,
             "forget": self._forget,
             "watch": self._watch,
+            "probe": self._probe,
             "quit": self._quit,
         }
 
     def answer(self, connection: Connection, line: bytes) -> None:
+        """Carry out one request, and queue its answer."""
         number = None
         try:
-            message = orders.message(line)
+            message = message_fields.read_message(line)
             number = message.get("id")
-            asked = self._asked.get(message["do"])
-            if asked is None:
+            handler = self._handlers.get(message["do"])
+            if handler is None:
                 raise Malformed(f"there is no {message['do'][:40]!r} to do")
             if message["do"] != "hello":
                 self._check_epoch(connection.epoch)
-            reply = asked(connection, message)
+            reply = handler(connection, message)
         except Malformed as error:
             reply = {"error": "malformed", "message": str(error)}
         except Refused as error:
             reply = {"error": error.code, "message": str(error)}
-        except Exception as error:  # our own fault; the children need their parent all the same
+        except Exception as error:  # a bug of ours; the children still need their parent
             traceback.print_exc()
             reply = {"error": "internal", "message": repr(error)}
         if reply is not None:
@@ -97,15 +109,15 @@ class Protocol:
         if epoch < self._attempts.epoch:
             raise Refused("stale_epoch", f"epoch {self._attempts.epoch} was here; {epoch} is over")
 
-    def _hello(self, connection: Connection, message: Message) -> Message:
-        told = message.get("epoch", -1)
-        epoch = self._attempts.epoch if told is None else orders.whole("epoch", told)
+    def _hello(self, connection: Connection, message: Message) -> Reply:
+        joins = message.get("epoch", -1) is None
+        epoch = self._attempts.epoch if joins else message_fields.epoch_of(message)
         self._check_epoch(epoch)
         if epoch > self._attempts.epoch:
             self._attempts.epoch = epoch
             self._starter.journal.append({"do": "epoch", "epoch": epoch})
         connection.epoch = epoch
-        return {
+        greeting: StarterGreeting = {
             "version": __version__,
             "protocol": PROTOCOL,
             "boot_id": self._attempts.boot,
@@ -116,17 +128,21 @@ class Protocol:
             "trouble": self._starter.trouble,
             "damaged_lines": self._starter.journal.damaged,
         }
+        return greeting
 
-    def _start(self, _: Connection, message: Message) -> Message:
-        wanted = orders.orders(message.get("jobs"))
-        new: list[tuple[Attempt, Order]] = []
-        for order in wanted:
+    def _start(self, _: Connection, message: Message) -> Reply:
+        """Start all orders that are new; all are read before any is carried out."""
+        if not isinstance(message.get("jobs"), list):
+            raise Malformed("jobs: give a list")
+        orders = [StarterOrder.decode(raw) for raw in message["jobs"]]
+        new: list[tuple[StartedAttempt, StarterOrder]] = []
+        for order in orders:
             if (order.job, order.attempt) not in self._attempts.known:
-                begun = self._attempts.begin(
+                attempt = self._attempts.add(
                     order.job, order.attempt, order.fence, order.cgroups, order.note
                 )
-                self._starter.turns.take(begun, order)
-                new.append((begun, order))
+                self._starter.turns.add(attempt, order)
+                new.append((attempt, order))
         refusal = self._write_intents([attempt for attempt, _ in new])
         if not refusal and new:
             with self._starter.spawner:
@@ -135,17 +151,17 @@ class Protocol:
                         self._starter.spawn(attempt, order)
         if any(attempt.end is not None for attempt, _ in new):
             self._starter.commit()  # so that their end may be told
-        return {"attempts": [self._told(order, refusal) for order in wanted]}
+        return {"attempts": [self._report(order, refusal) for order in orders]}
 
-    def _told(self, order: Order, refusal: str) -> Message:
+    def _report(self, order: StarterOrder, refusal: str) -> Reply:
         known = self._attempts.known.get((order.job, order.attempt))
         if known is not None:
-            return known.told()
+            return known.report()
         name = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
         return {**name, "state": "refused", "reason": "journal", "message": refusal}
 
-    def _write_intents(self, new: list[Attempt]) -> str:
-        """Write down what is about to be started; or why it will not be."""
+    def _write_intents(self, new: list[StartedAttempt]) -> str:
+        """Write down what is about to be started; return why it is not started, if it is not."""
         journal = self._starter.journal
         for attempt in new:
             journal.append(attempt.intent())
@@ -162,72 +178,80 @@ class Protocol:
                 self._starter.turns.refuse(attempt)
         return f"the starter cannot write its journal: {refusal}" if refusal else ""
 
-    def _stop(self, connection: Connection, message: Message) -> Message | None:
-        attempt = self._attempts.known.get((orders.job_of(message), orders.attempt_of(message)))
-        signum, to = orders.signal_of(message), message.get("to", "group")
-        if to not in ("group", "leader"):
-            raise Malformed('to: give "group" or "leader"')
-        everything = orders.flag(message, "all")
+    def _stop(self, connection: Connection, message: Message) -> Reply | None:
+        attempt = self._attempts.known.get(
+            (message_fields.job_of(message), message_fields.attempt_of(message))
+        )
+        signum, to = message_fields.signal_of(message), message_fields.receiver_of(message)
+        everything = message_fields.flag(message, "all")
         if attempt is None:
             raise Refused("unknown_attempt", "nothing is known of this attempt")
         if everything:
-            self._starter.give_up(attempt)
+            self._starter.withdraw(attempt)
             self._hunt(connection, message.get("id"), attempt)
             return None
         sent = attempt.boot == self._attempts.boot and _signal(attempt, signum, to)
-        return {"sent": sent, "attempt": attempt.told()}
+        return {"sent": sent, "attempt": attempt.report()}
 
-    def _hunt(self, connection: Connection, number: object, attempt: Attempt) -> None:
+    def _hunt(self, connection: Connection, number: object, attempt: StartedAttempt) -> None:
+        """Kill all processes of the attempt, and answer when that is done."""
+
         def done(killed: int, left: list[int]) -> None:
-            reply = {"id": number, "killed": killed, "left": left, "attempt": attempt.told()}
+            reply = {"id": number, "killed": killed, "left": left, "attempt": attempt.report()}
             connection.tell(reply)
 
         self._starter.hunts.add(attempt, done)
 
-    def _list(self, *_: object) -> Message:
-        known = self._attempts.known.values()
+    def _list(self, *_: object) -> Reply:
+        known, trees = self._attempts.known.values(), self._starter.trees
         ended = [attempt for attempt in known if attempt.end is not None]
-        alive = self._starter.families.alive() if ended and self._starter.families.strays() else {}
-        return {
-            "running": [attempt.told() for attempt in known if attempt.end is None],
+        alive = trees.alive() if ended and trees.strays() else {}
+        listing: StarterListing = {
+            "running": [attempt.report() for attempt in known if attempt.end is None],
             "ended": [
-                attempt.told() | {"survivors": [one.pid for one in alive.get(attempt.key, ())]}
+                {**attempt.report(), "survivors": [one.pid for one in alive.get(attempt.key, ())]}
                 for attempt in ended
             ],
             "trouble": self._starter.trouble,
         }
+        return listing
 
-    def _return(self, _: Connection, message: Message) -> Message:
-        known = map(self._attempts.known.get, orders.keys(message.get("attempts")))
-        return {"returned": sum(self._starter.give_up(one) for one in known if one is not None)}
+    def _return(self, _: Connection, message: Message) -> Reply:
+        known = map(self._attempts.known.get, message_fields.keys(message.get("attempts")))
+        returned = [attempt for attempt in known if attempt and self._starter.withdraw(attempt)]
+        return {"returned": len(returned)}
 
-    def _forget(self, _: Connection, message: Message) -> Message:
-        gone = self._attempts.forget(orders.keys(message.get("attempts")))
+    def _forget(self, _: Connection, message: Message) -> Reply:
+        gone = self._attempts.forget(message_fields.keys(message.get("attempts")))
         for attempt in gone:
             self._starter.turns.forget(attempt)
+            self._starter.markers.remove(attempt.key)
         if gone:
             keys = [attempt.key for attempt in gone]
             self._starter.journal.append({"do": "forget", "attempts": keys})
         return {"forgotten": len(gone)}
 
-    def _watch(self, connection: Connection, _: Message) -> Message:
+    def _watch(self, connection: Connection, _: Message) -> Reply:
         connection.watching = True
         return {}
 
-    def _quit(self, *_: object) -> Message:
+    def _probe(self, *_: object) -> Reply:
+        return {"shortage": self._starter.trouble or self._starter.spawner.probe()}
+
+    def _quit(self, *_: object) -> Reply:
         if self._attempts.running or self._starter.turns:
             raise Refused("busy", f"{len(self._attempts.running)} jobs run")
         self._starter.quitting = True
         return {}
 
 
-def _signal(attempt: Attempt, signum: int, to: str) -> bool:
-    """Signal a living leader or its group; whoever may have its number now is left alone."""
-    leader = None if attempt.pid is None else processes.process(attempt.pid)
+def _signal(attempt: StartedAttempt, signum: int, to: str) -> bool:
+    """Signal a living leader or its group; return False if another process has its pid now."""
+    leader = None if attempt.pid is None else procfs.read_process(attempt.pid)
     if leader is None or leader.start != attempt.start:
         return False
     if to == "leader":
-        return processes.send(leader, signum)
+        return procfs.send_signal(leader.identity, signum)
     try:
         os.killpg(leader.pid, signum)
     except ProcessLookupError:

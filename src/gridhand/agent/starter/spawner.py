@@ -1,8 +1,9 @@
-"""Starts commands: the starter takes on what a job shall have, spawns it, and steps back.
+"""Start commands with `posix_spawn`.
 
+The starter enters the job's folder, cores and cgroups itself, spawns the command, and goes back.
 Nothing is forked and no code of ours runs in the child, so a start costs the same however large
-this process is, and the child has the job's cores, folder and cgroups from its first instruction.
-It is safe because one thread does everything: nobody sees the starter while it stands elsewhere.
+this process is, and the child has what the job is given from its first instruction. It is safe
+because the starter has one thread: nobody sees it while it stands elsewhere.
 """
 
 from __future__ import annotations
@@ -12,67 +13,85 @@ import errno
 import os
 import signal
 
-from gridhand.agent.cgroups import Cgroups
-from gridhand.agent.daemon import PROTECTED, read_oom_score, write_oom_score
-from gridhand.agent.orders import Order
+from gridhand.agent.starter.message_fields import StarterOrder
+from gridhand.posix.caller_settings import VARIABLE, CallerSettings
+from gridhand.posix.cgroups import CgroupMembership
+from gridhand.posix.daemon import (
+    PROTECTED,
+    read_core_limit,
+    read_oom_score,
+    write_core_limit,
+    write_oom_score,
+)
 
 _LOG = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _INPUT = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 
-# Python ignores some and this process handles others; a command expects none of that.
+# Python ignores some signals and the starter handles others; a command expects the defaults.
 _DEFAULTS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
-
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # as shells have it
-_OUT_OF = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE})
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # the exit codes of shells
+_OUT_OF = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ENOSPC})
+_SETTINGS = VARIABLE.encode()
+_PROBE = "probe"
+_PROBE_BYTES = 64 << 10
 
 
 class StartFailed(Exception):
-    """The command was not started; the words are for its user.
+    """A command was not started; the message is for its user.
 
-    `code` is what a shell would answer, where it is the command itself that is at fault.
+    `code` is the exit code of a shell, if the command itself is at fault. `shortage` says whether
+    the system was out of something, which may be the fault of the node.
     """
 
-    def __init__(self, message: str, code: int | None = None) -> None:
+    def __init__(self, message: str, code: int | None = None, *, shortage: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.shortage = shortage
 
 
 class Spawner:
-    """Use as a context around one or more `spawn`: on the way out the starter stands at home."""
+    """Spawns commands. Use it as a context around one or more `spawn`: leaving it goes home."""
 
     def __init__(self, home_fd: int) -> None:
         self._home_fd = home_fd
         self._cores = os.sched_getaffinity(0)
-        self._now_on = self._cores
-        self._cgroups = Cgroups()
+        self._now_on: set[int] | None = self._cores  # None if not known
+        self._cgroups = CgroupMembership()
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._core_limit = read_core_limit()
+        write_core_limit((0, self._core_limit[1]))
         self._oom_score = read_oom_score()
         self._protects = write_oom_score(PROTECTED)
 
     def __enter__(self) -> Spawner:
-        if self._protects:  # it is inherited, and jobs are not to be spared before others
+        if self._protects:  # children inherit it, and the kernel must not spare jobs
             write_oom_score(self._oom_score)
+        write_core_limit(self._core_limit)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._cgroups.leave()
         self._run_on(None)
         os.fchdir(self._home_fd)
+        write_core_limit((0, self._core_limit[1]))
         if self._protects:
             write_oom_score(PROTECTED)
 
-    def spawn(self, order: Order) -> tuple[int, str]:
-        """The pid of the started command; and why it must be killed, if it must.
+    def spawn(self, order: StarterOrder) -> tuple[int, str]:
+        """Return the pid of the started command, and why it must be killed ("" if it need not).
 
-        Raises `StartFailed` when there is no process.
+        Raises StartFailed if there is no process.
         """
+        argv = [_bytes(word) for word in order.argv]
+        env = {_bytes(name): _bytes(value) for name, value in order.env.items()}
+        settings = CallerSettings.read(os.fsdecode(env.pop(_SETTINGS, b"")))
         with contextlib.ExitStack() as opened:
             try:
-                os.chdir(order.cwd)
+                os.chdir(_bytes(order.cwd))
             except OSError as error:
                 raise _failed("cannot enter the working folder", order.cwd, error) from None
-            program = _program(order)
+            program = _program(argv[0], env)
             stdin = self._nothing
             if order.stdin is not None:
                 stdin = _open(opened, "the standard input", order.stdin, _INPUT)
@@ -80,34 +99,58 @@ class Spawner:
             stderr = stdout
             if order.stderr != order.stdout:
                 stderr = _open(opened, "the standard error", order.stderr, _LOG)
-            late = self._stand_for(order)
+            late = self._take_on(order)
             try:
-                pid = os.posix_spawn(
-                    program,
-                    order.argv,
-                    order.env,
-                    file_actions=[
-                        (os.POSIX_SPAWN_DUP2, stdin, 0),
-                        (os.POSIX_SPAWN_DUP2, stdout, 1),
-                        (os.POSIX_SPAWN_DUP2, stderr, 2),
-                    ],
-                    setsid=True,
-                    setsigmask=[],
-                    setsigdef=_DEFAULTS,
-                )
+                with settings.inherited():
+                    pid = os.posix_spawn(
+                        program,
+                        argv,
+                        env,
+                        file_actions=[
+                            (os.POSIX_SPAWN_DUP2, stdin, 0),
+                            (os.POSIX_SPAWN_DUP2, stdout, 1),
+                            (os.POSIX_SPAWN_DUP2, stderr, 2),
+                        ],
+                        setsid=True,
+                        setsigmask=[],
+                        setsigdef=_DEFAULTS,
+                    )
             except OSError as error:
                 words = str(_failed("cannot start", program, error, _hint(error)))
-                raise StartFailed(words, _code(error, program)) from None
+                shortage = error.errno in _OUT_OF
+                raise StartFailed(words, _code(error, program), shortage=shortage) from None
+        settings.complete(pid)
         return pid, self._cgroups.put(pid, late)
 
-    def _stand_for(self, order: Order) -> list[str]:
+    def probe(self) -> str:
+        """Return why no command at all could be started here now; "" if one could."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with contextlib.ExitStack() as opened:
+            try:
+                fd = os.open(_PROBE, flags, 0o600, dir_fd=self._home_fd)
+                opened.callback(os.unlink, _PROBE, dir_fd=self._home_fd)
+                opened.callback(os.close, fd)
+                if os.write(fd, bytes(_PROBE_BYTES)) < _PROBE_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                for _ in range(3):  # as many as a start needs at once
+                    opened.callback(os.close, os.dup(fd))
+                # The file is not executable, and a process was created before that is noticed.
+                os.posix_spawn(f"/proc/self/fd/{fd}", [_PROBE], {})
+            except PermissionError:
+                return ""
+            except OSError as error:
+                return error.strerror or str(error)
+        return ""
+
+    def _take_on(self, order: StarterOrder) -> list[str]:
+        """Enter the cgroups and cores of the order; return the cgroups to be joined later."""
         try:
             late = self._cgroups.enter(order.cgroups)
         except OSError as error:
             path = error.filename or " ".join(order.cgroups)
             raise _failed("cannot join the cgroup", path, error) from None
         if order.cgroups:
-            self._now_on = set()  # a cpuset may have moved us
+            self._now_on = None  # a cpuset may have moved this process
         try:
             self._run_on(order.cores)
         except OSError as error:
@@ -119,25 +162,29 @@ class Spawner:
         wanted = self._cores if cores is None else set(cores)
         if wanted == self._now_on:
             return
-        self._now_on = set()
+        self._now_on = None
         try:
             os.sched_setaffinity(0, wanted)
         except OSError:
             if cores is not None:
                 raise
-            return  # those we had at first are gone: what the kernel leaves us is as good
-        # The kernel leaves out those it does not have, and says nothing.
+            return  # the cores of the beginning are gone: what the kernel leaves is as good
+        # The kernel silently leaves out cores that it does not have.
         if cores is not None and os.sched_getaffinity(0) != wanted:
             raise OSError(errno.EINVAL, "not all of them are here")
         self._now_on = wanted
 
 
-def _program(order: Order) -> bytes:
-    """The file to run, found on the job's own PATH as `execvp` would, and never by a shell."""
-    name = order.argv[0]
+def _bytes(text: str) -> bytes:
+    """Encode a text for the kernel the way Python decoded it, whatever the locale."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _program(name: bytes, env: dict[bytes, bytes]) -> bytes:
+    """Return the file to run, found on the job's own PATH as `execvp` would, without a shell."""
     if b"/" in name:
         return name
-    path = order.env.get(b"PATH", os.fsencode(os.defpath))
+    path = env.get(b"PATH", os.fsencode(os.defpath))
     seen = b""
     for folder in path.split(b":"):
         candidate = os.path.join(folder or b".", name)
@@ -153,18 +200,19 @@ def _program(order: Order) -> bytes:
     )
 
 
-def _open(opened: contextlib.ExitStack, what: str, path: bytes, flags: int) -> int:
+def _open(opened: contextlib.ExitStack, what: str, path: str, flags: int) -> int:
     try:
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(_bytes(path), flags, 0o600)
     except OSError as error:
         raise _failed(f"cannot open {what}", path, error) from None
     opened.callback(os.close, fd)
-    os.set_blocking(fd, True)  # opened without waiting: nobody may hold up the starter by a pipe
+    os.set_blocking(fd, True)  # opened without blocking: a pipe must not hold up the starter
     return fd
 
 
 def _failed(what: str, path: bytes | str, error: OSError, hint: str = "") -> StartFailed:
-    return StartFailed(f"{what} {os.fsdecode(path)!r}: {error.strerror}{hint}")
+    message = f"{what} {os.fsdecode(path)!r}: {error.strerror}{hint}"
+    return StartFailed(message, shortage=error.errno in _OUT_OF)
 
 
 def _code(error: OSError, program: bytes) -> int | None:

@@ -1,13 +1,13 @@
 """The starter: the parent of all commands on a node.
 
-It starts what it is told, waits for what it has started, and writes down both. It has no network,
-no threads and nothing but the standard library, because it must outlive everything else here:
+It starts commands, waits for them, and writes both down in its journal. It has no network, no
+threads and nothing but the standard library, because it must outlive everything else on the node:
 when it dies, nobody can say any more how its children ended.
 
     python -E -s -m gridhand.agent.starter FOLDER [--grace SECONDS] [--detach]
 
-In each turn of its loop it does all that has come in, puts the journal on the disk once, and only
-then tells anybody. `protocol.py` has the messages.
+In each turn of its loop it carries out all requests that have arrived, puts the journal on the
+disk once, and only then answers. `protocol.py` has the requests.
 """
 
 from __future__ import annotations
@@ -17,77 +17,93 @@ import os
 import select
 import selectors
 import signal
-import sys
 import traceback
 
-from gridhand.agent import processes, wire
-from gridhand.agent.attempts import Attempt, Attempts
-from gridhand.agent.daemon import become_subreaper, detach, lock
-from gridhand.agent.families import Families, Hunts
-from gridhand.agent.journal import Journal
-from gridhand.agent.orders import Order
-from gridhand.agent.protocol import Protocol
-from gridhand.agent.spawning import Spawner, StartFailed
-from gridhand.agent.turns import Turns
-from gridhand.agent.wire import Connection
+from gridhand.agent.starter import connection as wire
+from gridhand.agent.starter.admission import Admission
+from gridhand.agent.starter.attempts import Attempts, StartedAttempt
+from gridhand.agent.starter.connection import Connection
+from gridhand.agent.starter.fence_queue import FenceQueue
+from gridhand.agent.starter.journal import Journal
+from gridhand.agent.starter.message_fields import LeaderEnd, StarterEvent, StarterOrder
+from gridhand.agent.starter.process_trees import ProcessTrees, TreeKiller, limit_mark_of
+from gridhand.agent.starter.protocol import Protocol
+from gridhand.agent.starter.spawner import Spawner, StartFailed
+from gridhand.agent.starter.start_markers import StartMarkers
+from gridhand.agent.starter.survivors import find_unknown_survivors, read_mark, write_mark
+from gridhand.posix import boot_clock, procfs
+from gridhand.posix.daemon import LOG
+from gridhand.posix.limit_mark import limit_marked
+from gridhand.posix.log_file import rotate_log
+from gridhand.posix.socket_file import CHECK_S
 
 _MOST_CLIENTS = 256
-_EVENT_ATTEMPTS = 500  # in one pushed line
+_EVENT_ATTEMPTS = 500  # in one event
 _RETRY_S = 0.25
-_TOGETHER_MS = 5  # ends are told together, where the next commands need not wait for that
-_LASTING_MS = 20  # who begins by himself is told of once that is worth a message
-_WORTH_COMPACTING = 16 << 10
-_OF_USE = 4000  # bytes for each attempt: several times what its lines take
+_TOGETHER_MS = 5  # ends are collected for so long, if the next commands need not wait for that
+_LASTING_MS = 20  # an attempt that began by itself is reported only if it runs for so long
+_COMPACT_BYTES = 16 << 10  # a smaller journal is not compacted
+_ATTEMPT_BYTES = 4000  # nor one with less for each attempt: several times what its lines take
 
 
 class Starter:
-    """The loop, and what it keeps from one turn to the next."""
+    """The loop of the process, and the state that it keeps from one turn to the next."""
 
     def __init__(self, folder_fd: int, grace_s: float) -> None:
         self._folder_fd = folder_fd
         self._grace_ms = grace_s * 1000
         self.journal = Journal(f"/proc/self/fd/{folder_fd}")
-        self.attempts = Attempts(processes.boot_id())
-        self.families = Families(self.attempts)
+        self.attempts = Attempts(procfs.boot_id())
+        self.trees = ProcessTrees(self.attempts)
         self.spawner = Spawner(folder_fd)
-        self.hunts = Hunts(self.attempts)
-        self.turns = Turns(self.families)
+        self.markers = StartMarkers(folder_fd)
+        self.hunts = TreeKiller(self.attempts)
+        self.turns = FenceQueue(self.trees)
         self.connections: set[Connection] = set()
         self.trouble = ""  # why the journal cannot be written
         self.quitting = False
-        self._worth_compacting = _WORTH_COMPACTING
-        self._unpushed: list[Attempt] = []
-        self._begun: list[Attempt] = []  # by themselves, as their turn came
-        self._served = False  # whether somebody is to be answered in this turn
+        self._compact_bytes = _COMPACT_BYTES
+        self._unpushed: list[StartedAttempt] = []
+        self._begun: list[StartedAttempt] = []  # by themselves, as their turn came
+        self._served = False  # whether somebody waits for an answer in this turn
         self._told_ms = 0
-        self._idle_since_ms = processes.boot_ms()
+        self._idle_since_ms = boot_clock.boot_ms()
         self._recover()
         self._protocol = Protocol(self)
         self._selector = selectors.DefaultSelector()
         self._signals = _signal_pipe()
         self._selector.register(self._signals, selectors.EVENT_READ)
-        self._listening = wire.listen(folder_fd)
-        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._admission = Admission(
+            folder_fd, lambda: self.attempts.mark, lambda: self.attempts.running
+        )
+        self._socket_file = wire.listen(folder_fd)
+        self._selector.register(self._socket_file.listening, selectors.EVENT_READ)
+        self._checked_ms = boot_clock.boot_ms()
 
     def _recover(self) -> None:
+        """Replay the journal, and end what an earlier starter did not see the end of."""
         damaged = sum(not self.attempts.replay(record) for record in self.journal.read())
         self.journal.damaged += damaged
+        kept = read_mark(self._folder_fd)
         if not self.attempts.mark:
-            self.attempts.mark = os.urandom(8).hex()
-            self.journal.append(self.attempts.marking())
-        for attempt in self.attempts.lose():
+            self.attempts.mark = kept or os.urandom(8).hex()
+            self.journal.append(self.attempts.mark_record())
+        if kept != self.attempts.mark:
+            write_mark(self._folder_fd, self.attempts.mark)
+        survivors = find_unknown_survivors(self.attempts) if kept else []
+        for attempt in [*self.attempts.lose(), *survivors]:
             self.note_end(attempt)
         self.commit()
 
     def run(self) -> None:
-        """Until it is idle for long, or told to quit."""
+        """Serve until nothing has run and nobody was connected for the grace, or until `quit`."""
         while not self._finished():
             try:
                 self._turn()
-            except Exception:  # whatever it is, the children need their parent
+            except Exception:  # a bug of ours; the children still need their parent
                 traceback.print_exc()
                 select.select([], [], [], 0.05)
-        wire.unlisten(self._listening, self._folder_fd)
+        self._socket_file.close()
         for connection in list(self.connections):
             self._drop(connection)
         if not self.attempts.known:
@@ -100,63 +116,80 @@ class Starter:
                 self._served = True
                 if mask & selectors.EVENT_READ:
                     self._serve(key.data)
-            elif key.fileobj is self._listening:
+            elif key.fileobj is self._socket_file.listening:
                 self._accept()
             else:
                 os.read(self._signals, 4096)
+        if boot_clock.boot_ms() - self._checked_ms >= CHECK_S * 1000:
+            self._check_files()
         self._reap()
-        self._take_turns()
+        self._begin_due()
         self.hunts.step()
         if self._may_tell_later() and self._write():
             return
         self.commit()
         self._push()
         self._send()
-        self._served, self._told_ms = False, processes.boot_ms()
+        self._served, self._told_ms = False, boot_clock.boot_ms()
 
     def _may_tell_later(self) -> bool:
-        """Whether nobody waits for what there is to tell: those whose turn it was have begun."""
+        """Return whether nobody waits for the ends: the next attempts have begun already."""
         if self._served or self.hunts or self.trouble or not self.turns:
             return False
-        return processes.boot_ms() - self._told_ms < _TOGETHER_MS
+        return boot_clock.boot_ms() - self._told_ms < _TOGETHER_MS
 
     def _write(self) -> bool:
-        """Have what has happened outlive this process, if not the machine."""
+        """Write the journal, so that it outlives this process; return whether that worked."""
         try:
             self.journal.write()
         except OSError as error:
             self.trouble = error.strerror or str(error)
         return not self.trouble
 
-    def _wait_s(self) -> float | None:
-        waits = [self.hunts.wait_s()] if self.hunts else []
+    def _wait_s(self) -> float:
+        """Return for how long to wait for events."""
+        waits = [CHECK_S, *([self.hunts.wait_s()] if self.hunts else [])]
         if self.trouble:
             waits.append(_RETRY_S)
         if (self._unpushed or self._begun) and not self.trouble:
             pause_ms = _TOGETHER_MS if self._unpushed else _LASTING_MS
-            waits.append(max(0, pause_ms - (processes.boot_ms() - self._told_ms)) / 1000)
+            waits.append(max(0, pause_ms - (boot_clock.boot_ms() - self._told_ms)) / 1000)
         if (pause_s := self.turns.wait_s()) is not None:
             waits.append(pause_s)
         if not self.attempts.running and not self.connections:
-            idle_ms = processes.boot_ms() - self._idle_since_ms
+            idle_ms = boot_clock.boot_ms() - self._idle_since_ms
             waits.append(max(0.0, self._grace_ms - idle_ms) / 1000 + 0.001)
-        return min(waits, default=None)
+        return min(waits)
 
     def _finished(self) -> bool:
         if self.quitting:
-            return True  # the answer was sent at the end of that turn
-        now_ms = processes.boot_ms()
+            return True  # the request was answered at the end of that turn
+        now_ms = boot_clock.boot_ms()
         if self.attempts.running or self.connections or self.hunts or self._unpushed:
             self._idle_since_ms = now_ms
         return now_ms - self._idle_since_ms >= self._grace_ms
 
+    def _check_files(self) -> None:
+        """Put back what was removed, without which no agent finds this starter; bound the log."""
+        self._checked_ms = boot_clock.boot_ms()
+        self._admission.put_back()
+        rotate_log(LOG)  # in the current folder
+        if self._socket_file.is_in_place():
+            return
+        removed = self._socket_file
+        with contextlib.suppress(OSError):  # something is in the way; the next look tries again
+            self._socket_file = wire.listen(self._folder_fd)
+            self._selector.register(self._socket_file.listening, selectors.EVENT_READ)
+            self._selector.unregister(removed.listening)
+            removed.close()
+
     def _accept(self) -> None:
         try:
-            connected, _ = self._listening.accept()
+            connected, _ = self._socket_file.listening.accept()
         except OSError:
             return
         connection = Connection(connected)
-        if len(self.connections) >= _MOST_CLIENTS or not connection.ours():
+        if len(self.connections) >= _MOST_CLIENTS or not self._admission.trusts(connected):
             connected.close()
             return
         self.connections.add(connection)
@@ -165,7 +198,12 @@ class Starter:
     def _serve(self, connection: Connection) -> None:
         try:
             for line in connection.receive():
-                self._protocol.answer(connection, line)
+                if connection.admitted:
+                    self._protocol.answer(connection, line)
+                elif self._admission.opens(line):
+                    connection.admitted = True
+                else:
+                    raise EOFError
         except EOFError:
             self._drop(connection)
         except wire.TooLong:
@@ -178,7 +216,7 @@ class Starter:
             connection.socket.close()
 
     def _reap(self) -> None:
-        """Take note of every child that has ended; of those that jobs have left, too."""
+        """Reap every child that has ended, including orphans that jobs have left to us."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -191,9 +229,9 @@ class Starter:
                 attempt.exited(status, usage)
                 self.note_end(attempt)
 
-    def _take_turns(self) -> None:
-        """Begin those whose turn has come; one that fails at once makes room for the next."""
-        while not self.trouble and (due := self.turns.due()):
+    def _begin_due(self) -> None:
+        """Begin the attempts whose turn has come; one that fails at once lets the next begin."""
+        while not self.trouble and (due := self.turns.take_due()):
             for attempt, _ in due:
                 attempt.begin()
                 self.journal.append(attempt.intent())
@@ -202,43 +240,73 @@ class Starter:
                 for attempt, order in due:
                     self._begin(attempt, order)
 
-    def _begin(self, attempt: Attempt, order: Order) -> None:
+    def _begin(self, attempt: StartedAttempt, order: StarterOrder) -> None:
         if self.trouble:  # nobody would know later that it was begun
-            attempt.finish("returned", message=f"the journal cannot be written: {self.trouble}")
+            message = f"the journal cannot be written: {self.trouble}"
+            attempt.finish({"reason": "returned", "message": message, "shortage": message})
             self.note_end(attempt)
         else:
             self.spawn(attempt, order)
             self._begun.append(attempt)
 
-    def spawn(self, attempt: Attempt, order: Order) -> None:
-        """Start its command. That it is about to has been written down."""
+    def spawn(self, attempt: StartedAttempt, order: StarterOrder) -> None:
+        """Start the command of an attempt whose intent is in the journal."""
         try:
-            pid, attempt.doomed = self.spawner.spawn(order)
-        except StartFailed as error:
-            code = {} if error.code is None else {"code": error.code}
-            attempt.finish("start_failed", message=str(error), **code)
+            if not self._mark(attempt):
+                return
+            with limit_marked(limit_mark_of(self.attempts.mark, *attempt.key)):
+                pid, attempt.doomed = self.spawner.spawn(order)
+        except Exception as error:  # whatever it is, the attempt must have an end
+            attempt.finish(self._failed_start(error))
             self.note_end(attempt)
             return
-        # It cannot have been reaped yet, so it is there even when it has ended.
-        found = processes.process(pid)
-        attempt.pid, attempt.start = pid, found.start if found else 0
+        # It has not been reaped yet, so /proc has it even if it has ended.
+        leader = procfs.read_process(pid)
+        attempt.pid, attempt.start = pid, leader.start if leader else 0
         self.attempts.running[pid] = attempt
         self.journal.append(attempt.started())
 
-    def give_up(self, attempt: Attempt) -> bool:
-        """End one that waits for its turn; whether it did."""
-        if not attempt.waiting or not self.turns.give_up(attempt):
+    def _mark(self, attempt: StartedAttempt) -> bool:
+        """Mark an attempt as started; if it was started before, end it and return False."""
+        try:
+            if self.markers.add(attempt.key):
+                return True
+        except OSError as error:
+            raise StartFailed(
+                f"cannot mark it as started: {error.strerror}", shortage=True
+            ) from error
+        message = "exit status unknown: the starter has lost its journal"
+        attempt.finish({"reason": "lost", "message": message})
+        self.note_end(attempt)
+        return False
+
+    def _failed_start(self, error: Exception) -> LeaderEnd:
+        """Return the end of an attempt without a process.
+
+        It is returned if no command at all could be started: then the node is at fault.
+        """
+        message = _start_message(error)
+        if isinstance(error, StartFailed) and error.shortage and (why := self.spawner.probe()):
+            return {"reason": "returned", "message": message, "shortage": why}
+        end: LeaderEnd = {"reason": "start_failed", "message": message}
+        if isinstance(error, StartFailed) and error.code is not None:
+            end["code"] = error.code
+        return end
+
+    def withdraw(self, attempt: StartedAttempt) -> bool:
+        """End an attempt that waits for its turn; return whether it did."""
+        if not attempt.waiting or not self.turns.withdraw(attempt):
             return False
-        attempt.finish("returned", message="its turn did not come")
+        attempt.finish({"reason": "returned", "message": "its turn did not come"})
         self.note_end(attempt)
         return True
 
-    def note_end(self, attempt: Attempt) -> None:
+    def note_end(self, attempt: StartedAttempt) -> None:
         self.journal.append(attempt.ended())
         self._unpushed.append(attempt)
 
     def commit(self) -> None:
-        """Put what has happened on the disk, or keep it and try again."""
+        """Put the journal on the disk, or keep its lines and try again later."""
         try:
             if self.journal.must_rewrite:
                 self.journal.rewrite(self.attempts.records())
@@ -253,34 +321,38 @@ class Starter:
 
     def _compact(self) -> None:
         size, known = self.journal.size, len(self.attempts.known)
-        if size < self._worth_compacting or size < _OF_USE * known:
+        if size < self._compact_bytes or size < _ATTEMPT_BYTES * known:
             return
         with contextlib.suppress(OSError):  # a full disk; the file is as good as it was
             self.journal.rewrite(self.attempts.records())
-        self._worth_compacting = max(_WORTH_COMPACTING, 2 * self.journal.size)
+        self._compact_bytes = max(_COMPACT_BYTES, 2 * self.journal.size)
 
     def _push(self) -> None:
-        """Tell the watchers of the ends that are on the disk."""
+        """Tell the watchers of attempts that have begun, and of ends that are on the disk."""
         if self.trouble or not (self._unpushed or self._begun):
             return
         ended, self._unpushed = self._unpushed, []
-        begun = self._lasting()
+        begun = self._take_lasting()
         current = self.attempts.epoch
         watchers = [each for each in self.connections if each.watching and each.epoch == current]
-        strays = bool(watchers) and self.families.strays()
+        strays = bool(watchers) and self.trees.strays()
+        events: list[StarterEvent] = []
         if begun:
-            for connection in watchers:
-                connection.tell({"event": "begun", "attempts": [one.told() for one in begun]})
+            events.append({"event": "begun", "attempts": [one.report() for one in begun]})
         for first in range(0, len(ended) if watchers else 0, _EVENT_ATTEMPTS):
-            told = [one.told() for one in ended[first : first + _EVENT_ATTEMPTS]]
-            event = {"event": "ended", "attempts": told, "strays": strays}
-            for connection in watchers:
+            reports = [one.report() for one in ended[first : first + _EVENT_ATTEMPTS]]
+            events.append({"event": "ended", "attempts": reports, "strays": strays})
+        for connection in watchers:
+            for event in events:
                 connection.tell(event)
 
-    def _lasting(self) -> list[Attempt]:
-        """Those that have begun by themselves and run for a while; most are over by then."""
-        running = [one for one in self._begun if one.end is None]
-        since_ms = processes.boot_ms() - _LASTING_MS
+    def _take_lasting(self) -> list[StartedAttempt]:
+        """Remove and return those that began by themselves and have run for a while.
+
+        Most attempts are over by then, and are never reported to have begun.
+        """
+        running = [attempt for attempt in self._begun if attempt.end is None]
+        since_ms = boot_clock.boot_ms() - _LASTING_MS
         lasting = [one for one in running if one.begun["begun_boot_ms"] <= since_ms]
         self._begun = [one for one in running if one not in lasting]
         return lasting
@@ -299,47 +371,20 @@ class Starter:
 
 
 def _signal_pipe() -> int:
-    """Readable when a child has ended. Signals that end other programs do nothing to this one."""
+    """Return a pipe that is readable when a child has ended.
+
+    Signals that end other programs do nothing to this one.
+    """
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-        # Handled rather than ignored: what is ignored would be ignored by every job, too.
+        # Handled rather than ignored: every job would inherit an ignored signal.
         signal.signal(signum, lambda *_: None)
     return reading
 
 
-def main(arguments: list[str]) -> int:
-    """Run in the given folder; exits with 3 when another starter has it."""
-    folder, grace_s, detached = _options(arguments)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    if os.fstat(folder_fd).st_mode & 0o077 or os.fstat(folder_fd).st_uid != os.geteuid():
-        raise SystemExit(f"{folder} must be yours, and closed to others (mode 0700)")
-    os.fchdir(folder_fd)
-    ready = detach() if detached else None
-    locked = lock(folder_fd)
-    if locked is None:
-        print("another starter has this folder", file=sys.stderr)
-        return 3
-    become_subreaper()
-    starter = Starter(folder_fd, grace_s)
-    if ready is not None:
-        ready()
-    starter.run()
-    return 0
-
-
-def _options(arguments: list[str]) -> tuple[str, float, bool]:
-    rest = [one for one in arguments if one != "--detach"]
-    match rest:
-        case [folder]:
-            grace_s = 60.0
-        case [folder, "--grace", seconds]:
-            grace_s = float(seconds)
-        case _:
-            raise SystemExit("usage: gridhand.agent.starter FOLDER [--grace SECONDS] [--detach]")
-    return folder, grace_s, len(rest) < len(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _start_message(error: Exception) -> str:
+    if isinstance(error, StartFailed):
+        return str(error)
+    traceback.print_exc()
+    return f"cannot start what was ordered: {error!r}"

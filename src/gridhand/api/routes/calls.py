@@ -1,7 +1,7 @@
-"""The routes of calls: what clients say of the calls they make, and what is known of them.
+"""The routes of calls: clients report the calls of functions they make, and read them back.
 
-Calls of which there is the same to say are told together, with a list of their numbers and of their
-times: thousands are reported at once, and what is said of each again and again would cost the most.
+Thousands of calls are reported at once. Those that differ only in their numbers and times are
+reported together, since repeating the rest for each would cost the most.
 """
 
 from __future__ import annotations
@@ -12,13 +12,23 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, model_validator
 
-from gridhand.api.callers import owner_of
-from gridhand.api.schemas import JobId, Name, RunId, SessionId, Strict
-from gridhand.api.strict import StrictRoute
-from gridhand.api.views import when
-from gridhand.controller.callbook import WantedCalls
+from gridhand.api.auth import acts_as, owner_of
+from gridhand.api.http import StrictRoute
+from gridhand.api.json_views import when
+from gridhand.api.schemas.ledger import (
+    AllocationIdField,
+    JobIdField,
+    Name,
+    NodeNameField,
+    RunId,
+    SessionId,
+    Strict,
+)
+from gridhand.controller.call_recorder import WantedCalls
 from gridhand.controller.controller import Controller
-from gridhand.core.callrecords import (
+from gridhand.controller.nested_waits import WaitReport
+from gridhand.core.errors import InvalidInput
+from gridhand.core.model.call_record import (
     LONGEST_RUN,
     MOST_NUMBER,
     OPEN,
@@ -26,12 +36,12 @@ from gridhand.core.callrecords import (
     CallRecord,
     read_call_id,
 )
-from gridhand.core.errors import InvalidInput
-from gridhand.core.names import check_label, check_node_name, check_title
+from gridhand.core.model.names import JobId, check_label, check_node_name, check_title
 
 MOST_REPORTED = 5000
 MOST_LISTED = 10_000
 LONGEST_ERROR = 500
+MOST_WAITED_FOR = 10_000
 _STATES = (*OPEN, *OVER)
 _LATEST_MS = 2**53 - 1
 
@@ -40,13 +50,13 @@ Moments = Annotated[list[Moment | None], Field(max_length=MOST_REPORTED)]
 
 
 class Alike(Strict):
-    """Calls that differ in their numbers and times alone. Times are milliseconds since 1970."""
+    """Calls that differ only in their numbers and times. Times are milliseconds since 1970."""
 
     name: Name
     state: Literal["queued", "running", "succeeded", "failed", "cancelled", "lost"]
-    node: Name | None = None
-    job: JobId | None = None  # of its slot; of a queued call, the one it waits for
-    allocation: Name | None = None
+    node: NodeNameField | None = None
+    job: JobIdField | None = None  # the job of its slot; for a queued call, the one it waits for
+    allocation: AllocationIdField | None = None
     error: Annotated[str, Field(min_length=1, max_length=LONGEST_ERROR)] | None = None
     numbers: Annotated[
         list[Annotated[int, Field(ge=1, le=MOST_NUMBER)]],
@@ -62,31 +72,32 @@ class Alike(Strict):
             if len(getattr(self, name)) != len(self.numbers):
                 raise ValueError(f"{name} must have as many entries as numbers")
         if (self.error is not None) != (self.state in ("failed", "lost")):
-            raise ValueError("error is for what failed or was lost, and only for that")
+            raise ValueError("error is for failed and lost calls, and only for them")
         if any((ended is None) != (self.state in OPEN) for ended in self.ended_ms):
             raise ValueError(f"ended_ms must be {'null' if self.state in OPEN else 'a time'}")
         if self.state in ("running", "succeeded") and None in self.started_ms:
-            raise ValueError("started_ms must be a time of what runs or has succeeded")
+            raise ValueError("started_ms must be a time if the state is running or succeeded")
         return self
 
     def records(self, run: str, owner: str) -> list[CallRecord]:
+        """Return a record for each call; raise `InvalidInput` for what cannot be one."""
         self._check()
         name, state, error = self.name, self.state, self.error
         node, job, allocation = self.node, self.job, self.allocation
-        found = []
-        both = zip(self.numbers, self.submitted_ms, self.started_ms, self.ended_ms, strict=True)
-        for number, submitted, started, ended in both:
+        records = []
+        columns = zip(self.numbers, self.submitted_ms, self.started_ms, self.ended_ms, strict=True)
+        for number, submitted, started, ended in columns:
             begun = submitted if started is None else started
             if not submitted <= begun <= (begun if ended is None else ended):
                 times = [submitted, started, ended]
                 raise InvalidInput("submitted_ms, started_ms, ended_ms", times, "times in order")
-            found.append(
+            records.append(
                 CallRecord(
                     run, number, owner, name, state, node, job, allocation,
                     submitted, started, ended, error,
                 )
             )  # fmt: skip
-        return found
+        return records
 
     def _check(self) -> None:
         check_title(self.name, "name")
@@ -99,25 +110,34 @@ class Alike(Strict):
 
 
 class Report(Strict):
-    """What a session says of calls of one run."""
+    """A session's report on calls of one run."""
 
     session: SessionId
     run: RunId
     calls: Annotated[list[Alike], Field(min_length=1, max_length=MOST_REPORTED)]
 
     def records(self, owner: str) -> list[CallRecord]:
-        found = [one for alike in self.calls for one in alike.records(self.run, owner)]
-        if len(found) > MOST_REPORTED:
-            raise InvalidInput("calls", f"{len(found)} calls", f"at most {MOST_REPORTED} at once")
-        numbers = sorted([call.number for call in found])
-        for one, next in pairwise(numbers):
-            if one == next:
-                raise InvalidInput("numbers", one, "each call once")
-        return found
+        """Return the records of all calls; raise `InvalidInput` if one is there twice."""
+        records = [record for alike in self.calls for record in alike.records(self.run, owner)]
+        if len(records) > MOST_REPORTED:
+            raise InvalidInput("calls", f"{len(records)} calls", f"at most {MOST_REPORTED} at once")
+        for number, following in pairwise(sorted([record.number for record in records])):
+            if number == following:
+                raise InvalidInput("numbers", number, "each call once")
+        return records
+
+
+class WaitBody(Strict):
+    """A worker's report on what the function in its slot waits for."""
+
+    allocation: AllocationIdField
+    queued: Annotated[list[JobIdField], Field(max_length=MOST_WAITED_FOR)]
+    running: Annotated[list[AllocationIdField], Field(max_length=MOST_WAITED_FOR)]
+    blocked: bool
 
 
 def call_routes(controller: Controller) -> APIRouter:
-    """Each route translates, makes one call, and translates back."""
+    """Return the routes of calls. Each translates, runs one operation, and translates back."""
     router = APIRouter(prefix="/calls", tags=["calls"], route_class=StrictRoute)
     book = controller.callbook
 
@@ -128,6 +148,18 @@ def call_routes(controller: Controller) -> APIRouter:
         await controller.report_calls(owner, body.session, body.run, calls)
         return {"written": len(calls)}
 
+    @router.post("/waiting")
+    async def wait(body: WaitBody, request: Request) -> dict[str, dict[JobId, str]]:
+        """Note that a slot waits for others; reply with the jobs that can never start, and why."""
+        report = WaitReport(
+            acts_as(request),
+            body.allocation,
+            tuple(body.queued),
+            tuple(sorted(body.running)),
+            body.blocked,
+        )
+        return {"refused": await controller.nested_waits.report(report)}
+
     @router.get("")
     async def list_calls(
         state: Annotated[list[str] | None, Query(max_length=20)] = None,
@@ -136,13 +168,13 @@ def call_routes(controller: Controller) -> APIRouter:
         owner: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Those that are open, the newest first; then those that ended, the latest first."""
+        """Return open calls, newest first, then ended ones, latest first."""
         if name is not None:
             check_title(name, "name")
         if owner is not None:
             check_label(owner, "owner")
         wanted = WantedCalls(_states(state or []), name, run, owner, limit)
-        return {"calls": [call_json(one) for one in await book.calls(wanted)]}
+        return {"calls": [call_json(call) for call in await book.calls(wanted)]}
 
     @router.get("/{id}")
     async def call(id: str) -> dict[str, Any]:
@@ -152,6 +184,7 @@ def call_routes(controller: Controller) -> APIRouter:
 
 
 def call_json(call: CallRecord) -> dict[str, Any]:
+    """Return a call as JSON."""
     return {
         "id": call.id,
         "run": call.run,
@@ -170,9 +203,9 @@ def call_json(call: CallRecord) -> dict[str, Any]:
 
 
 def _states(words: list[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    states: list[str] = []
     for word in words:
         if word != "open" and word not in _STATES:
             raise InvalidInput("state", word, f"open, or one of {', '.join(_STATES)}")
-        found += OPEN if word == "open" else [word]
-    return tuple(dict.fromkeys(found))
+        states += OPEN if word == "open" else [word]
+    return tuple(dict.fromkeys(states))

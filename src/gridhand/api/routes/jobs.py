@@ -1,4 +1,4 @@
-"""The routes of jobs."""
+"""The routes of jobs: submit, list, cancel, signal, read logs, follow."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from gridhand.api.callers import acts_as, owner_of
-from gridhand.api.following import Follower, Following
-from gridhand.api.planning import planned
-from gridhand.api.schemas import OpId, op_id_of
-from gridhand.api.strict import StrictRoute
-from gridhand.api.submissions import Submission, check_environment
-from gridhand.api.views import job_json
+from gridhand.api.auth import acts_as, owner_of
+from gridhand.api.follow_job import Follower, FollowRequest
+from gridhand.api.http import StrictRoute
+from gridhand.api.json_views import job_json
+from gridhand.api.schemas.jobs import Submission, check_environment
+from gridhand.api.schemas.ledger import OpId, op_id_of
 from gridhand.controller.controller import Controller
-from gridhand.controller.job_commands import ADMIN
-from gridhand.controller.looking import Seen, Wanted
-from gridhand.controller.orders import log_path
-from gridhand.core.calls import Call
+from gridhand.controller.dry_run import planned
+from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.keeper.job_commands import ADMIN
+from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.keeper.questions import Read
+from gridhand.controller.start_orders import log_path
+from gridhand.controller.submission_warnings import warn_of_nodes, warn_of_retries, warn_of_users
 from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownJob
-from gridhand.core.explanation import Explanation
-from gridhand.core.jobs import JobState, Phase
+from gridhand.core.jobs.job import JobPhase, JobSpec, JobState
+from gridhand.core.model.names import JobId, NodeName
+from gridhand.core.operations import Explain
+from gridhand.core.queue.job_view import JobView
 
 MOST_LISTED = 10_000
-MOST_TOLD = 1000  # of the tasks of an array that was submitted
+MOST_RETURNED = 1000  # of the tasks of an array that was submitted
 _LOG_CHUNK = 4 << 20
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 _LAST = frozenset({"@", "last"})
@@ -41,43 +45,58 @@ class SignalBody(BaseModel):
 
 
 def job_routes(controller: Controller) -> APIRouter:
-    """Each route translates, makes one call, and translates back."""
+    """Return the routes of jobs. Each translates, runs one operation, and translates back."""
     router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
 
-    def shown(seen: Seen, gpus: list[str] | None = None) -> dict[str, Any]:
-        usage = controller.usage_of(seen.job)
-        return job_json(seen, controller.home, usage=usage, gpus=gpus)
+    def shown(view: JobView, gpus: list[str] | None = None) -> dict[str, Any]:
+        usage = controller.usage_of(view.job)
+        return job_json(view, controller.home, usage=usage, gpus=gpus)
 
-    async def named(id: str, request: Request) -> str:
+    async def resolve(id: str, request: Request) -> JobId:
+        """Return the id of a job; `@` and `last` are the caller's newest."""
         if id not in _LAST:
-            controller.home.job(id)  # refuses what is not an id
-            return id
-        newest = await controller.jobs(Wanted(owner=owner_of(request), limit=1))
+            controller.home.job(id)  # raises if it is not an id
+            return JobId(id)
+        newest = await controller.jobs(JobFilter(owner=owner_of(request), limit=1))
         if not newest:
             raise UnknownJob(id)
         return newest[0].job.id
 
-    async def any_of(id: str, request: Request) -> Seen:
-        return await controller.job(await named(id, request))
+    async def find(id: str, request: Request) -> JobView:
+        return await controller.job(await resolve(id, request))
 
-    async def own(id: str, request: Request) -> Seen:
-        """The job, if what it wrote, and its end, are the caller's."""
-        seen = await any_of(id, request)
+    async def find_own(id: str, request: Request) -> JobView:
+        """Return the job; raise `NotYours` unless the caller may read its output and end it."""
+        view = await find(id, request)
         who = acts_as(request)
-        if who not in (seen.job.work.owner, ADMIN):
-            raise NotYours(seen.job.id, who, "job")
-        return seen
+        if who not in (view.job.work.owner, ADMIN):
+            raise NotYours(view.job.id, who, "job")
+        return view
+
+    async def warnings(work: JobSpec, body: Submission) -> list[str]:
+        """Return what may not be as the user expects, though the job was accepted."""
+        named = work.request.prefer or work.request.exclude
+        known = await controller.ask(Read(list_nodes)) if named else ()
+        return [
+            *warn_of_users(controller.neighbours.of_other_users()),
+            *(warn_of_nodes(work, known) if named else ()),
+            *warn_of_retries(work, body.retry_on or ()),
+        ]
 
     @router.post("", status_code=201)
     async def submit(body: Submission, request: Request, op_id: OpId = None) -> dict[str, Any]:
-        # All that can be wrong with it is found before its environment is kept.
+        # Everything is checked before the environment is stored.
         check_environment(body.environment)
         work, op_id = body.work(owner_of(request), ""), op_id_of(op_id)
-        (indices, _), after = body.indices(), body.followed()
+        (indices, _), after = body.indices(), body.dependencies()
         work = replace(work, environment=await controller.keep(body.environment))
-        ids = await controller.submit(op_id, work, indices=indices, after=after)
-        found = await controller.find_surely(ids[:MOST_TOLD])
-        return {"jobs": [shown(one) for one in found], "count": len(ids)}
+        made = await controller.submit(op_id, work, indices=indices, after=after)
+        views = made.views or await controller.find_surely(made.ids[:MOST_RETURNED])
+        return {
+            "jobs": [shown(view) for view in views[:MOST_RETURNED]],
+            "count": len(made.ids),
+            "warnings": await warnings(work, body),
+        }
 
     @router.get("")
     async def list_jobs(
@@ -86,49 +105,68 @@ def job_routes(controller: Controller) -> APIRouter:
         array: Annotated[str | None, Query(max_length=40)] = None,
         before: Annotated[str | None, Query(max_length=40)] = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
+        fold: bool = False,
+        since: Annotated[float | None, Query(ge=0, le=2**40)] = None,
     ) -> dict[str, list[dict[str, Any]]]:
+        """List jobs, newest first.
+
+        With `fold`, tasks of an array in the same state for the same reason are one entry, that of
+        the first of them, and `tasks` says how many there are; jobs that ended before `since`, in
+        seconds since 1970, are left out.
+        """
         number = None
         if before is not None:
-            controller.home.job(before)  # refuses what is not an id
-            number = (await controller.job(before)).job.number
-        wanted = Wanted(_states(state or []), owner, array, number, limit)
-        return {"jobs": [shown(one) for one in await controller.jobs(wanted)]}
+            controller.home.job(before)  # raises if it is not an id
+            number = (await controller.job(JobId(before))).job.number
+        wanted = JobFilter(_states(state or []), owner, array, number, limit)
+        if fold:
+            since_ms = None if since is None else round(since * 1000)
+            lines = await controller.lines(wanted, since_ms)
+            return {"jobs": [{**shown(line.view), "tasks": line.summary()} for line in lines]}
+        return {"jobs": [shown(view) for view in await controller.jobs(wanted)]}
 
     @router.get("/{id}")
     async def job(id: str, request: Request) -> dict[str, Any]:
-        seen = await any_of(id, request)
-        return shown(seen, await controller.devices(seen.job))
+        view = await find(id, request)
+        return shown(view, await controller.devices(view.job))
 
     @router.post("/{id}/cancel")
-    async def cancel(id: str, request: Request) -> dict[str, list[dict[str, Any]]]:
-        ids = await controller.cancel(acts_as(request), [await named(id, request)])
-        return {"jobs": [shown(one) for one in await controller.find_surely(ids)]}
+    async def cancel(id: str, request: Request, op_id: OpId = None) -> dict[str, Any]:
+        named = [await resolve(id, request)]
+        admin = acts_as(request) == ADMIN
+        ids = await controller.cancel(owner_of(request), named, op_id_of(op_id), any_owner=admin)
+        views = await controller.find_surely(ids[:MOST_RETURNED])
+        stopping = await controller.count_open(ids)
+        return {"jobs": [shown(view) for view in views], "count": len(ids), "stopping": stopping}
 
     @router.post("/{id}/signal")
-    async def signal(id: str, body: SignalBody, request: Request) -> dict[str, bool]:
-        id = await named(id, request)
-        return {"sent": await controller.signal(acts_as(request), id, body.signal)}
+    async def signal(
+        id: str, body: SignalBody, request: Request, op_id: OpId = None
+    ) -> dict[str, bool]:
+        job, owner = await resolve(id, request), owner_of(request)
+        admin = acts_as(request) == ADMIN
+        sent = await controller.signal(owner, job, body.signal, op_id_of(op_id), any_owner=admin)
+        return {"sent": sent}
 
     @router.get("/{id}/why")
     async def why(id: str, request: Request) -> dict[str, Any]:
-        seen = await any_of(id, request)
+        view = await find(id, request)
         explained: str | None = None
         holders: list[dict[str, Any]] = []
-        if seen.phase is Phase.QUEUED and seen.held is None:  # it waits for nothing but room
-            owner, asked = seen.job.work.owner, seen.job.request
-            call: Call[Explanation] = controller.calls.explain(owner, asked, ())
+        if view.phase is JobPhase.QUEUED and view.held is None:  # it waits only for room
+            owner, asked = view.job.work.owner, view.job.request
             try:
-                found = await controller.ask(call)
+                found = await controller.ask(Explain(owner, asked))
                 explained = None if found.fits else str(found)
                 holders = [one.to_dict() for one in found.holders]
-            except GridError as error:  # what it is to be near to is not there now
+            except GridError as error:  # the job it is to be placed near is not there now
                 explained = f"{error}. {error.hint}"
-        return {**shown(seen), "explanation": explained, "holders": holders}
+        return {**shown(view), "explanation": explained, "holders": holders}
 
     @router.post("/plan")
     async def plan(body: Submission, request: Request) -> dict[str, Any]:
-        """What would become of it, if it were submitted now; nothing is."""
-        work, _, after = body.work(owner_of(request), ""), body.indices(), body.followed()
+        """Return where the job would be placed if it were submitted now. Nothing is changed."""
+        work, _, after = body.work(owner_of(request), ""), body.indices(), body.dependencies()
         return await planned(controller, work, after)
 
     @router.get("/{id}/logs")
@@ -142,12 +180,12 @@ def job_routes(controller: Controller) -> APIRouter:
     ) -> Response:
         if stream not in ("stdout", "stderr"):
             raise InvalidInput("stream", stream, "stdout or stderr")
-        seen = await own(id, request)
-        path = log_path(seen.job, controller.home.job(seen.job.id), stream)
+        view = await find_own(id, request)
+        path = log_path(view.job, controller.home.job(view.job.id), stream)
         size = await controller.runner.log_size(path)
         if tail is not None:
             offset = max(0, size - tail)
-        text, end = joined(await controller.runner.read_log(path, offset, limit), offset)
+        text, end = join_log(await controller.runner.read_log(path, offset, limit), offset)
         facts = {"Size": size, "Offset": offset, "End": end}
         headers = {f"X-Gridhand-{name}": str(value) for name, value in facts.items()}
         return Response(text, media_type="application/octet-stream", headers=headers)
@@ -161,16 +199,21 @@ def job_routes(controller: Controller) -> APIRouter:
         stdout: Offset = 0,
         stderr: Offset = 0,
     ) -> StreamingResponse:
-        seen = await (own if attach or output else any_of)(id, request)
-        wanted = Following(seen.job.id, attach, output, stdout, stderr)
-        frames = Follower(controller, wanted, seen).frames()
+        changes = controller.feed.count
+        view = await (find_own if attach or output else find)(id, request)
+        wanted = FollowRequest(view.job.id, attach, output, stdout, stderr)
+        frames = Follower(controller, wanted, view, changes).frames()
         return StreamingResponse(frames, media_type="application/x-gridhand-frames")
 
     return router
 
 
-def joined(pieces: list[tuple[int, bytes | int]], offset: int) -> tuple[bytes, int]:
-    """The text of a log, saying where some was cut out, and the offset behind it."""
+def list_nodes(context: Context) -> list[NodeName]:
+    return list(context.ledger.names)
+
+
+def join_log(pieces: list[tuple[int, bytes | int]], offset: int) -> tuple[bytes, int]:
+    """Return the pieces of a log as one text, with a line for each cut, and the end offset."""
     text = bytearray()
     for at, piece in pieces:
         if isinstance(piece, int):
@@ -183,12 +226,12 @@ def joined(pieces: list[tuple[int, bytes | int]], offset: int) -> tuple[bytes, i
 
 
 def _states(words: list[str]) -> tuple[JobState, ...]:
-    found: list[JobState] = []
+    states: list[JobState] = []
     for word in words:
         if word == "open":
-            found += _OPEN
+            states += _OPEN
         elif word in list(JobState):
-            found.append(JobState(word))
+            states.append(JobState(word))
         else:
             raise InvalidInput("state", word, f"open, or one of {', '.join(JobState)}")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(states))

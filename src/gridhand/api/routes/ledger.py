@@ -1,4 +1,4 @@
-"""The routes of the ledger: nodes, what is held on them, what would fit, what happened.
+"""The routes of the ledger: nodes, allocations, what would fit, and events.
 
 Answers have the amounts as people read them, and beside them as `row` the exact parts, from which
 our own library makes the same values that a keeper in its process would have given it.
@@ -6,42 +6,60 @@ our own library makes the same values that a keeper in its process would have gi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from gridhand.api.callers import is_admin, owner_of
-from gridhand.api.replies import JSONResponse
-from gridhand.api.schemas import (
-    Fitting,
+from gridhand.api.auth import is_admin, owner_of
+from gridhand.api.http import JSONResponse, StrictRoute
+from gridhand.api.json_views import amounts, node_json, when
+from gridhand.api.schemas.ledger import (
+    AllocateBody,
+    FitsBody,
     ForeignBody,
-    GroupOrder,
+    GroupBody,
     HealthBody,
     MoveBody,
     NodesBody,
     OpId,
-    Order,
     PruneBody,
     Written,
     op_id_of,
-    read_explaining,
+    read_explain_body,
 )
-from gridhand.api.strict import StrictRoute
-from gridhand.api.views import amounts, node_json, when
-from gridhand.controller.commands import Allocate
 from gridhand.controller.controller import Controller
-from gridhand.core.allocations import Allocation, Lifetime, Move
-from gridhand.core.answers import explanation_row, node_status_row
-from gridhand.core.calls import Call
 from gridhand.core.errors import InvalidInput, NotYours
-from gridhand.core.ledger import Terms
-from gridhand.core.names import check_label, check_node_name
-from gridhand.core.nodes import Health, Node
-from gridhand.core.requests import Layout
-from gridhand.core.requests import Request as Asked
-from gridhand.core.resources import UNIT
-from gridhand.core.views import NodeStatus, allocation_row, node_row
+from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, Terms
+from gridhand.core.ledger.status import NodeStatus
+from gridhand.core.model.names import AllocationId, NodeName, check_label, check_node_name
+from gridhand.core.model.nodes import Health, Node
+from gridhand.core.model.requests import GangLayout
+from gridhand.core.model.requests import Request as Asked
+from gridhand.core.model.resources import UNIT
+from gridhand.core.observations import SetForeignUse
+from gridhand.core.operations import (
+    Allocate,
+    CheckLedger,
+    DumpLedger,
+    Explain,
+    Fits,
+    GetNode,
+    GetStatus,
+    ListAllocations,
+    ListEvents,
+    MoveAllocation,
+    NodeCommand,
+    NoteAction,
+    Prune,
+    Register,
+    SetDraining,
+    SetHealth,
+    Unregister,
+)
+from gridhand.core.rows.answers import explanation_row, node_status_row
+from gridhand.core.rows.ledger import allocation_row, node_row
 
 Id = Annotated[str, Path(max_length=100)]
 HeldBy = Annotated[str, Path(max_length=200, description="An id, or the name of its holder.")]
@@ -49,7 +67,7 @@ Count = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
 
 def ledger_routes(controller: Controller) -> APIRouter:
-    """Each route translates, makes one call, and translates back."""
+    """Return the routes of the ledger. Each translates, runs one operation, and translates back."""
     router = APIRouter(route_class=StrictRoute)
     _node_routes(router, controller)
     _node_changes(router, controller)
@@ -60,66 +78,70 @@ def ledger_routes(controller: Controller) -> APIRouter:
 
 
 def _node_routes(router: APIRouter, controller: Controller) -> None:
-    def shown(status: NodeStatus) -> dict[str, Any]:
-        told = node_json(status, controller.runner.usage.get(status.name))
-        return {**told, "row": node_status_row(status)}
+    def shown(status: NodeStatus, jobs: Mapping[NodeName, int]) -> dict[str, Any]:
+        usage, running = controller.runner.usage.get(status.name), jobs.get(status.name, 0)
+        return {**node_json(status, usage, running), "row": node_status_row(status)}
 
     @router.get("/nodes", tags=["nodes"])
     async def nodes() -> Response:
-        found = await controller.ask(controller.calls.status())
-        return JSONResponse({"nodes": [shown(node) for node in found.nodes]})
+        found, jobs = await controller.ask(GetStatus()), await controller.running_on()
+        return JSONResponse({"nodes": [shown(node, jobs) for node in found.nodes]})
 
     @router.get("/nodes/{name}", tags=["nodes"])
     async def node(name: Id) -> Response:
-        return JSONResponse(shown(await controller.ask(controller.calls.node(name))))
+        found = await controller.ask(GetNode(NodeName(name)))
+        return JSONResponse(shown(found, await controller.running_on()))
 
     @router.post("/nodes/{name}/foreign", tags=["nodes"])
-    async def foreign(name: Id, body: ForeignBody, request: Request) -> Response:
-        _admin(request, name)
+    async def foreign(
+        name: Id, body: ForeignBody, request: Request, op_id: OpId = None
+    ) -> Response:
+        owner = _admin(request, name)
         used = {check_label(id, "gpu id"): amount for id, amount in body.used.items()}
-        await controller.ask(controller.calls.set_foreign(check_node_name(name), used))
+        await controller.ask(SetForeignUse(check_node_name(name), used))
+        why = f"{sum(used.values())} bytes of {len(used)} devices are used by others"
+        await controller.ask(NoteAction(owner, op_id_of(op_id), "admin.foreign", name, why))
         return JSONResponse({})
 
 
 def _node_changes(router: APIRouter, controller: Controller) -> None:
-    async def changed(call: Call[list[Node]]) -> Response:
-        [node] = await controller.ask(call)
+    async def changed(command: NodeCommand) -> Response:
+        [node] = await controller.declared.run(command)
         return JSONResponse(_changed_json(node))
 
     @router.post("/nodes", tags=["nodes"])
     async def register(body: NodesBody, request: Request, op_id: OpId = None) -> Response:
         owner, nodes = _admin(request, "it"), body.described()
-        made = await controller.ask(controller.calls.register(owner, op_id_of(op_id), nodes))
+        made = await controller.declared.run(Register(owner, op_id_of(op_id), nodes))
         return JSONResponse({"nodes": [_changed_json(node) for node in made]})
 
     @router.post("/nodes/{name}/drain", tags=["nodes"])
     async def drain(name: Id, request: Request, op_id: OpId = None) -> Response:
         owner = _admin(request, name)
-        return await changed(controller.calls.set_draining(owner, op_id_of(op_id), name, True))
+        return await changed(SetDraining(owner, op_id_of(op_id), NodeName(name), True))
 
     @router.post("/nodes/{name}/resume", tags=["nodes"])
     async def resume(name: Id, request: Request, op_id: OpId = None) -> Response:
         owner = _admin(request, name)
-        return await changed(controller.calls.set_draining(owner, op_id_of(op_id), name, False))
+        return await changed(SetDraining(owner, op_id_of(op_id), NodeName(name), False))
 
     @router.post("/nodes/{name}/health", tags=["nodes"])
     async def health(name: Id, body: HealthBody, request: Request, op_id: OpId = None) -> Response:
         owner, is_now = _admin(request, name), Health(body.health)
-        call = controller.calls.set_health(owner, op_id_of(op_id), name, is_now, body.why)
-        return await changed(call)
+        return await changed(SetHealth(owner, op_id_of(op_id), NodeName(name), is_now, body.why))
 
     @router.delete("/nodes/{name}", tags=["nodes"])
     async def remove(
         name: Id, request: Request, force: bool = False, op_id: OpId = None
     ) -> Response:
         owner = _admin(request, name)
-        await controller.ask(controller.calls.unregister(owner, op_id_of(op_id), name, force))
+        await controller.declared.run(Unregister(owner, op_id_of(op_id), NodeName(name), force))
         return JSONResponse({"removed": name})
 
 
 def _allocation_routes(router: APIRouter, controller: Controller) -> None:
     async def hold(
-        body: Order | GroupOrder,
+        body: AllocateBody | GroupBody,
         asked: tuple[Asked, ...],
         terms: Terms,
         op_id: str | None,
@@ -128,33 +150,33 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         session, wait_ms = body.session, round(body.wait_s * 1000)
         if session is not None and not controller.sessions.alive(terms.owner, session):
             raise _no_session(session)
-        call = controller.calls.allocate(terms.owner, op_id_of(op_id), asked, terms, wait_ms)
-        made = await controller.ask(call)
+        command = Allocate(terms.owner, op_id_of(op_id), asked, terms, wait_ms)
+        granted = await controller.ask(command)
         if wait_ms and await request.is_disconnected():  # nobody waited for it
-            controller.calls.give_back(call, made)
-        if session is not None and not await controller.hold_in(session, made):
+            controller.give_back(command, granted)
+        if session is not None and not await controller.hold_in(session, granted.allocations):
             raise _no_session(session)
-        fresh = isinstance(call, Allocate) and call.fresh
-        return [{**allocation_json(held), "fresh": fresh} for held in made]
+        fresh = granted.fresh
+        return [{**allocation_json(held), "fresh": fresh} for held in granted.allocations]
 
     @router.get("/allocations", tags=["allocations"])
     async def allocations() -> Response:
-        held = await controller.ask(controller.calls.allocations())
+        held = await controller.ask(ListAllocations())
         return JSONResponse({"allocations": [allocation_json(one) for one in held]})
 
     @router.get("/allocations/{id}", tags=["allocations"])
     async def allocation(id: Id) -> Response:
-        return JSONResponse(allocation_json(await controller.allocation(id)))
+        return JSONResponse(allocation_json(await controller.allocation(AllocationId(id))))
 
     @router.post("/allocations", tags=["allocations"], status_code=201)
-    async def allocate(body: Order, request: Request, op_id: OpId = None) -> Response:
+    async def allocate(body: AllocateBody, request: Request, op_id: OpId = None) -> Response:
         terms = body.terms(owner_of(request))
         [made] = await hold(body, (body.asked(),), terms, op_id, request)
         return JSONResponse(made, 201)
 
     @router.post("/allocations/group", tags=["allocations"], status_code=201)
-    async def allocate_group(body: GroupOrder, request: Request, op_id: OpId = None) -> Response:
-        terms = body.terms(owner_of(request), Layout(body.layout))
+    async def allocate_group(body: GroupBody, request: Request, op_id: OpId = None) -> Response:
+        terms = body.terms(owner_of(request), GangLayout(body.layout))
         made = await hold(body, body.asked(), terms, op_id, request)
         return JSONResponse({"allocations": made}, 201)
 
@@ -167,8 +189,8 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         op_id: OpId = None,
     ) -> Response:
         owner, ttl_ms = owner_of(request), body.ttl_ms() if body else None
-        call = controller.calls.move(owner, op_id_of(op_id), id, Move(move), ttl_ms)
-        [moved] = await controller.ask(call)
+        command = MoveAllocation(owner, op_id_of(op_id), id, AllocationMove(move), ttl_ms)
+        [moved] = await controller.ask(command)
         if not moved.live or moved.lifetime is not Lifetime.SESSION:
             controller.sessions.let_go(owner, moved.id)
         return JSONResponse(allocation_json(moved))
@@ -176,15 +198,15 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
 
 def _asking_routes(router: APIRouter, controller: Controller) -> None:
     @router.post("/fits", tags=["knowing"])
-    async def fits(body: Fitting, request: Request) -> Response:
+    async def fits(body: FitsBody, request: Request) -> Response:
         asked = body.asked() if body.node is None else body.asked().pinned(body.node)
-        found = await controller.ask(controller.calls.fits(owner_of(request), asked))
+        found = await controller.ask(Fits(owner_of(request), asked))
         return JSONResponse({"fits": found})
 
     @router.post("/explain", tags=["knowing"])
     async def explain(body: Written, request: Request) -> Response:
-        asked, lower = read_explaining(body)
-        found = await controller.ask(controller.calls.explain(owner_of(request), asked, lower))
+        asked, lower = read_explain_body(body)
+        found = await controller.ask(Explain(owner_of(request), asked, lower))
         told = {**found.to_dict(), "text": str(found), "row": explanation_row(found)}
         return JSONResponse(told)
 
@@ -194,13 +216,13 @@ def _history_routes(router: APIRouter, controller: Controller) -> None:
     async def events(
         after: Count = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
     ) -> Response:
-        found = await controller.ask(controller.calls.events(after, limit))
+        found = await controller.ask(ListEvents(after, limit))
         told = [{**one._asdict(), "at": when(one.at), "at_ms": one.at} for one in found]
         return JSONResponse({"events": told})
 
     @router.get("/check", tags=["knowing"])
     async def check() -> Response:
-        found = await controller.ask(controller.calls.check())
+        found = await controller.ask(CheckLedger())
         violations = [
             {"invariant": one.invariant, "subject": one.subject, "message": one.message}
             for one in found
@@ -209,17 +231,19 @@ def _history_routes(router: APIRouter, controller: Controller) -> None:
 
     @router.get("/dump", tags=["knowing"])
     async def dump() -> Response:
-        return JSONResponse(await controller.ask(controller.calls.dump()))
+        return JSONResponse(await controller.ask(DumpLedger()))
 
     @router.get("/identity", tags=["knowing"])
     async def identity() -> Response:
-        return JSONResponse({"identity": controller.calls.identity})
+        return JSONResponse({"identity": controller.identity})
 
     @router.post("/prune", tags=["knowing"])
-    async def prune(body: PruneBody, request: Request) -> Response:
-        _admin(request, "history")
-        call = controller.calls.prune(round(body.older_than_s * 1000), body.most)
-        return JSONResponse({"left": await controller.ask(call)})
+    async def prune(body: PruneBody, request: Request, op_id: OpId = None) -> Response:
+        owner = _admin(request, "history")
+        left = await controller.ask(Prune(round(body.older_than_s * 1000), body.most))
+        why = f"older than {body.older_than_s:g} s"
+        await controller.ask(NoteAction(owner, op_id_of(op_id), "admin.pruned", "history", why))
+        return JSONResponse({"left": left})
 
 
 def allocation_json(held: Allocation) -> dict[str, Any]:
@@ -241,7 +265,7 @@ def allocation_json(held: Allocation) -> dict[str, Any]:
 
 
 def _changed_json(node: Node) -> dict[str, Any]:
-    """A node as it was when it was changed; what is held there is not told."""
+    """Return a node after a change, without its allocations."""
     return {
         "name": node.name,
         "health": str(node.health),
@@ -255,7 +279,7 @@ def _changed_json(node: Node) -> dict[str, Any]:
 
 
 def _admin(request: Request, what: str) -> str:
-    """The owner who asks, if they may change the inventory."""
+    """Return the owner who asks; raise `NotYours` unless they may change the nodes."""
     owner = owner_of(request)
     if not is_admin(request):
         raise NotYours(what, owner, "node")

@@ -1,7 +1,7 @@
-"""Sessions: a connection that is kept open, and what ends with it.
+"""The routes of sessions: a connection that is kept open, and what ends with it.
 
-The reply to `POST /sessions` never ends by itself: a line with the id of the session, then one
-every few seconds, so that both sides notice when the other is gone.
+The reply to `POST /sessions` does not end by itself: it is a line with the id of the session, then
+a line every few seconds, so that both sides notice when the other one is gone.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gridhand.api.callers import owner_of
-from gridhand.api.replies import JSONResponse
-from gridhand.api.schemas import AttachBody, SessionBody
-from gridhand.api.strict import StrictRoute
+from gridhand.api.auth import owner_of
+from gridhand.api.http import JSONResponse, StrictRoute
+from gridhand.api.schemas.ledger import AttachBody, SessionBody
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import InvalidInput
+from gridhand.core.rows.stream_messages import AliveFrame, SessionOpened
 
 ALIVE_S = 5.0
 
@@ -33,11 +34,11 @@ def session_routes(controller: Controller) -> APIRouter:
 
     @router.post("")
     async def open_session(request: Request, body: SessionBody | None = None) -> Response:
-        return _Lasting(controller, owner_of(request), body or SessionBody())
+        return _SessionResponse(controller, owner_of(request), body or SessionBody())
 
     @router.post("/{id}/jobs")
     async def attach(id: Id, body: AttachBody, request: Request) -> Response:
-        """Have these jobs end with the session, too."""
+        """Have these jobs end with the session; return those that are still open."""
         owner = owner_of(request)
         _, jobs = await controller.come_back(owner, id, (), body.jobs)
         if not controller.sessions.alive(owner, id):
@@ -46,15 +47,15 @@ def session_routes(controller: Controller) -> APIRouter:
 
     @router.delete("/{id}")
     async def end(id: Id, request: Request) -> Response:
-        """End it without waiting whether its connection comes back."""
+        """End a session without waiting whether its connection comes back."""
         await controller.sessions.end(owner_of(request), id)
         return JSONResponse({})
 
     return router
 
 
-class _Lasting(Response):
-    """Lasts until the client goes, the session is ended, or the controller stops."""
+class _SessionResponse(Response):
+    """A reply that lasts until the client is gone, the session ends or the controller stops."""
 
     media_type = "application/x-ndjson"
 
@@ -73,30 +74,34 @@ class _Lasting(Response):
             )
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            await _line(send, {"session": id, "held": held, "jobs": jobs})
-            with contextlib.suppress(OSError):  # it is gone
-                await self._last(ended, receive, send)
+            opened: SessionOpened = {"session": id, "held": held, "jobs": jobs}
+            await _send_line(send, opened)
+            with contextlib.suppress(OSError):  # the client is gone
+                await self._stay_open(ended, receive, send)
 
-    async def _last(self, ended: asyncio.Event, receive: Receive, send: Send) -> None:
-        events = (_gone(receive), ended.wait(), self._controller.stopping.wait())
+    async def _stay_open(self, ended: asyncio.Event, receive: Receive, send: Send) -> None:
+        events = (_disconnected(receive), ended.wait(), self._controller.stopping.wait())
         waiting = [asyncio.ensure_future(event) for event in events]
         try:
-            while not (await asyncio.wait(waiting, timeout=ALIVE_S, return_when="FIRST_COMPLETED"))[
-                0
-            ]:
-                await _line(send, {"event": "alive"})
+            while not await _any_done(waiting, ALIVE_S):
+                await _send_line(send, {"event": "alive"})
             if not waiting[0].done():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            for one in waiting:
-                one.cancel()
+            for task in waiting:
+                task.cancel()
 
 
-async def _gone(receive: Receive) -> None:
+async def _any_done(tasks: Sequence[asyncio.Future[Any]], timeout_s: float) -> bool:
+    done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when="FIRST_COMPLETED")
+    return bool(done)
+
+
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _line(send: Send, told: dict[str, Any]) -> None:
-    body = json.dumps(told, separators=(",", ":")).encode() + b"\n"
+async def _send_line(send: Send, message: SessionOpened | AliveFrame) -> None:
+    body = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,4 +1,4 @@
-"""Submissions: a job as it is asked for over HTTP, read strictly, as the core's `Work`."""
+"""The body of a submission, read strictly and turned into the core's `JobSpec`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gridhand.api.schemas import RequestRow
-from gridhand.core.arrays import read_array
+from gridhand.api.schemas.ledger import RequestRow
 from gridhand.core.errors import InvalidInput
-from gridhand.core.jobs import After, Condition, Priority, Work
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
+from gridhand.core.jobs.job import After, Condition, JobSpec, Priority
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.model.job_arrays import read_array
+from gridhand.core.model.names import JobId
+from gridhand.core.model.requests import Request
 
 _Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=200)]
 
 
 def _path(text: str) -> str:
-    """By hand: a pattern would refuse names that are not UTF-8, which files may have."""
+    """Check a path without a pattern: that would refuse names of files that are not UTF-8."""
     if not text.startswith("/") or len(text) > 4096:
         raise ValueError("a path that begins with /, of at most 4096 characters")
     return text
@@ -44,7 +45,7 @@ class Submission(BaseModel):
     folder: _Path
     environment: dict[str, str] = Field(default_factory=dict, max_length=100_000)
     request: dict[str, Any] = Field(default_factory=dict, max_length=200)
-    request_row: RequestRow | None = None  # instead: exact, as our own library sends it
+    request_row: RequestRow | None = None  # exact amounts instead, from our own library
     name: _Name | None = None
     priority: _Name = "medium"
     task_type: _Name | None = None
@@ -54,7 +55,7 @@ class Submission(BaseModel):
     retries: Annotated[int, Field(ge=0, le=999)] = 0
     retry_on: list[_Name] | None = Field(default=None, max_length=300)
     processes: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    within: _Name | None = None  # an allocation: it runs in that, and asks for nothing itself
+    within: _Name | None = None  # an allocation to run in, instead of a request
     stdin: _Path | None = None
     stdout: _Path | None = None
     stderr: _Path | None = None
@@ -62,33 +63,34 @@ class Submission(BaseModel):
     after: list[AfterJob] = Field(default_factory=list, max_length=10_000)
 
     def indices(self) -> tuple[tuple[int, ...], int | None]:
-        """The places of an array's tasks, and how many may run at once."""
+        """Return the indices of an array's tasks, and how many may run at once."""
         if self.array is None:
             return (), None
-        found = read_array(self.array)
-        return tuple(found.indices), found.at_once
+        array = read_array(self.array)
+        return tuple(array.indices), array.at_once
 
-    def followed(self) -> tuple[After, ...]:
-        return tuple(After(one.id, _condition(one.condition)) for one in self.after)
+    def dependencies(self) -> tuple[After, ...]:
+        return tuple(After(JobId(job.id), _condition(job.condition)) for job in self.after)
 
     def _asked(self) -> Request:
         if self.within is not None:
             if self.request or self.request_row is not None:
                 both = self.request or self.request_row
-                raise InvalidInput("request", both, "nothing beside within: it has what is held")
-            return Request.of(cpu=1)  # until it is known what that is
+                raise InvalidInput("request", both, "nothing beside within: it has the allocation")
+            return Request.of(cpu=1)  # until the allocation is looked up
         if self.request_row is None:
             return read_request(self.request)
         if self.request:
             raise InvalidInput("request", "beside request_row", "one of the two")
         return self.request_row.request()
 
-    def work(self, owner: str, environment: str) -> Work:
+    def work(self, owner: str, environment: str) -> JobSpec:
+        """Return the job to submit; `environment` is the key of its stored environment."""
         _, at_once = self.indices()
         for field in ("folder", "stdin", "stdout", "stderr"):
             _check_encodable(field, getattr(self, field))
         _check_encodable("command", *self.command)
-        return Work(
+        return JobSpec(
             owner=owner,
             command=tuple(self.command),
             folder=self.folder,
@@ -117,6 +119,7 @@ def _condition(word: str) -> Condition:
 
 
 def check_environment(variables: dict[str, str]) -> None:
+    """Raise `InvalidInput` for variables that a process cannot have."""
     for name, text in variables.items():
         if not name or "=" in name or "\0" in name or "\0" in text:
             raise InvalidInput("environment", name, "names without =, and no zero bytes")
@@ -124,7 +127,7 @@ def check_environment(variables: dict[str, str]) -> None:
 
 
 def _check_encodable(field: str, *words: str | None) -> None:
-    """Refuse what cannot be told to the system: half of a character that is no byte either."""
+    """Refuse text that the system cannot take: a surrogate that does not stand for a byte."""
     for word in words:
         try:
             os.fsencode(word or "")
@@ -133,7 +136,7 @@ def _check_encodable(field: str, *words: str | None) -> None:
 
 
 def read_request(given: dict[str, Any]) -> Request:
-    """A request as people write it. A command asks for one core unless it says otherwise."""
+    """Read a request as people write it. It asks for one core unless it says otherwise."""
     fields = {"cpu": 1, **given}
     resources = fields.pop("resources", None)
     if resources is not None and not isinstance(resources, dict):

@@ -1,7 +1,7 @@
-"""What the routes of the ledger take: strict, bounded, and nothing besides.
+"""The bodies that the routes of the ledger and of sessions take: strict and bounded.
 
-Amounts come as people write them (`request`, `resources`), which the core reads, or as the exact
-parts of rows (`request_row`, `row`), which is how our own library sends them.
+Amounts come as people write them (`request`, `resources`), or as the exact parts of rows
+(`request_row`, `row`), which is how our own library sends them.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from fastapi import Header
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gridhand.core.allocations import Lifetime, State
-from gridhand.core.callrecords import LONGEST_RUN
 from gridhand.core.errors import InvalidInput
-from gridhand.core.gpus import MOST_DEVICES
-from gridhand.core.ledger import Terms
-from gridhand.core.names import check_label, check_node_name
-from gridhand.core.nodes import MOST_LABELS, Node, check_labels
-from gridhand.core.quality import LEVELS
-from gridhand.core.requests import MOST_NODES, Layout, Request
-from gridhand.core.resources import MOST, MOST_NAMES, UNIT, check_name
-from gridhand.core.rowreading import node_from_row, request_from_row
+from gridhand.core.ledger.allocations import AllocationState, Lifetime, Terms
+from gridhand.core.model.call_record import LONGEST_RUN
+from gridhand.core.model.gpus import MOST_DEVICES
+from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label, check_node_name
+from gridhand.core.model.nodes import MOST_LABELS, Node, check_labels
+from gridhand.core.model.quality import LEVELS
+from gridhand.core.model.requests import MOST_NODES, GangLayout, Request
+from gridhand.core.model.resources import MOST, MOST_NAMES, UNIT, check_name
+from gridhand.core.rows.ledger import node_from_row
+from gridhand.core.rows.requests import request_from_row
 
 LONGEST_S = 10 * 366 * 86_400
-LONGEST_WAIT_S = 45.0  # who waits longer asks again, before a connection seems to be dead
+LONGEST_WAIT_S = 45.0  # a client that waits longer asks again, so no connection seems dead
 MOST_IN_A_GROUP = 1000
 MOST_REGISTERED = 100_000
 MOST_HELD = 100_000
@@ -40,12 +40,16 @@ Labels = Annotated[dict[str, str], Field(max_length=MOST_LABELS)]
 Names = Annotated[list[Name], Field(max_length=MOST_NODES)]
 Written = Annotated[dict[str, Any], Field(max_length=200)]
 SessionId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-JobId = Annotated[str, Field(pattern="^[0-9]+(_[0-9]+)?$", max_length=40)]
+JobIdField = Annotated[JobId, Field(pattern="^[0-9]+(_[0-9]+)?$", max_length=40)]
+AllocationIdField = Annotated[AllocationId, Field(min_length=1, max_length=200)]
+NodeNameField = Annotated[NodeName, Field(min_length=1, max_length=200)]
 RunId = Annotated[str, Field(pattern="^[0-9a-z]+$", max_length=LONGEST_RUN)]
 OpId = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
 
 
 class Strict(BaseModel):
+    """A body without conversions and without unknown fields."""
+
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -63,7 +67,7 @@ class GpuAskRow(Strict):
 
 
 class RequestRow(Strict):
-    """What `core.jobviews.request_row` writes."""
+    """A request as `core.rows.requests.request_row` writes it."""
 
     amounts: Amounts
     gpu: GpuAskRow | None = None
@@ -97,7 +101,7 @@ class RequestRow(Strict):
 
 
 def read_request(given: Mapping[str, Any]) -> Request:
-    """A request as people write it."""
+    """Read a request as people write it."""
     fields = dict(given)
     amounts = fields.pop("resources", None)
     try:
@@ -106,8 +110,8 @@ def read_request(given: Mapping[str, Any]) -> Request:
         raise InvalidInput("request", sorted(fields), "amounts, and where it may go") from error
 
 
-class Asking(Strict):
-    """A request, in one of its two spellings."""
+class RequestBody(Strict):
+    """A request, in one of its two forms."""
 
     request: Written | None = None
     request_row: RequestRow | None = None
@@ -124,32 +128,32 @@ class Asking(Strict):
         return read_request(self.request or {})
 
 
-class Explaining(Strict):
+class ExplainBody(Strict):
     """An exact request, and the same at lower levels of quality."""
 
     request_row: RequestRow
     lower_rows: Annotated[list[RequestRow], Field(max_length=_MOST_CHOICES)] = []
 
 
-def read_explaining(given: Mapping[str, Any]) -> tuple[Request, tuple[Request, ...]]:
-    """A request as people write it, or an exact one with its lower levels."""
+def read_explain_body(given: Mapping[str, Any]) -> tuple[Request, tuple[Request, ...]]:
+    """Read a request as people write it, or an exact one with its lower levels of quality."""
     if "request_row" not in given:
         return read_request(given), ()
     try:
-        body = Explaining.model_validate(given)
+        body = ExplainBody.model_validate(given)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
     return body.request_row.request(), tuple(row.request() for row in body.lower_rows)
 
 
-class Fitting(Asking):
+class FitsBody(RequestBody):
     node: Name | None = None
 
 
 # ---- allocations
 
 
-class _Holding(Strict):
+class _AllocationTerms(Strict):
     holder: Name | None = None
     ttl_s: Seconds | None = None
     state: Literal["active", "reserved"] = "active"
@@ -157,11 +161,13 @@ class _Holding(Strict):
     session: SessionId | None = None
     wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 0.0
 
-    def terms(self, owner: str, layout: Layout = Layout.ANY) -> Terms:
+    def terms(self, owner: str, layout: GangLayout = GangLayout.ANY) -> Terms:
         if self.holder is not None:
             check_label(self.holder, "holder")
         ttl_ms = None if self.ttl_s is None else round(self.ttl_s * 1000)
-        return Terms(owner, self.holder, State(self.state), self._lifetime(), ttl_ms, layout)
+        return Terms(
+            owner, self.holder, AllocationState(self.state), self._lifetime(), ttl_ms, layout
+        )
 
     def _lifetime(self) -> Lifetime:
         lease = self.state == "active" and self.ttl_s is not None
@@ -176,12 +182,12 @@ class _Holding(Strict):
         return Lifetime(chosen)
 
 
-class Order(_Holding, Asking):
-    """Something to be held on one node."""
+class AllocateBody(_AllocationTerms, RequestBody):
+    """Resources to hold on one node."""
 
 
-class GroupOrder(_Holding):
-    """Several things, to be held all or not at all."""
+class GroupBody(_AllocationTerms):
+    """Several requests, to hold all or none of them."""
 
     requests: Annotated[list[Written], Field(max_length=MOST_IN_A_GROUP)] = []
     request_rows: Annotated[list[RequestRow], Field(max_length=MOST_IN_A_GROUP)] = []
@@ -214,7 +220,7 @@ class GpuRow(Strict):
 
 
 class NodeRow(Strict):
-    """What `core.views.node_row` writes."""
+    """A node as `core.rows.ledger.node_row` writes it."""
 
     name: Name
     capacity: Amounts
@@ -263,7 +269,7 @@ class NodesBody(Strict):
     nodes: Annotated[list[NodeBody | ExactNode], Field(max_length=MOST_REGISTERED)]
 
     def described(self) -> tuple[Node, ...]:
-        nodes = tuple(one.node() for one in self.nodes)
+        nodes = tuple(body.node() for body in self.nodes)
         names = [node.name for node in nodes]
         if len(set(names)) < len(names):
             raise InvalidInput("nodes", names, "each node once")
@@ -288,18 +294,18 @@ class PruneBody(Strict):
 
 
 class SessionBody(Strict):
-    """Who comes back says which session they had, and what was held in it."""
+    """A session to open. A client that reconnects names its session and what it held."""
 
     session: SessionId | None = None
-    held: Annotated[list[Name], Field(max_length=MOST_HELD)] = []
-    jobs: Annotated[list[JobId], Field(max_length=MOST_HELD)] = []
+    held: Annotated[list[AllocationIdField], Field(max_length=MOST_HELD)] = []
+    jobs: Annotated[list[JobIdField], Field(max_length=MOST_HELD)] = []
     runs: Annotated[list[RunId], Field(max_length=MOST_HELD)] = []
 
 
 class AttachBody(Strict):
-    jobs: Annotated[list[JobId], Field(min_length=1, max_length=MOST_HELD)]
+    jobs: Annotated[list[JobIdField], Field(min_length=1, max_length=MOST_HELD)]
 
 
 def op_id_of(given: str | None) -> str | None:
-    """The op id, if it is one."""
+    """Return the op id, or raise `InvalidInput` if it is not a valid one."""
     return None if given is None else check_label(given, "Idempotency-Key")

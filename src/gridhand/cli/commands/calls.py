@@ -1,4 +1,4 @@
-"""Commands on calls of functions: listing them, and what is known of one."""
+"""`grid calls`, and what `grid show` and `grid why` print for a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridhand.cli import render
-from gridhand.cli.jobs import MOST_LISTED, STATES, own_name, ran_s, read_states
+from gridhand.cli.commands.jobs import MOST_LISTED, STATES, own_name, ran_s, read_states
+from gridhand.cli.help_format import command, option
 
 if TYPE_CHECKING:
     from gridhand.client import Client
@@ -18,27 +19,33 @@ Call = dict[str, Any]
 
 _RECENT_S = 3600
 _LIMIT = 1000
-_LONGEST = 20  # of the numbers of those on one line
+_MOST_NUMBERS = 20  # of calls on one line
 _HEAD = ("ID", "NAME", "OWNER", "STATE", "CALLS", "TIME", "NODE", "REASON")
 
 
-@click.command()
-@click.option("-a", "--all", "everything", is_flag=True, help="Those that ended long ago, too.")
-@click.option(
-    "--state", "states", multiple=True, callback=read_states, metavar="STATE", help="Only these."
+@command()
+@option("-a", "--all", "everything", is_flag=True, help="Include calls that ended earlier.")
+@option(
+    "--state",
+    "states",
+    multiple=True,
+    callback=read_states,
+    metavar="STATE",
+    help="Only calls in this state, or `open`. Repeatable.",
 )
-@click.option("--name", metavar="NAME", help="Only those of this function.")
-@click.option("--run", metavar="RUN", help="Only those of this run: an id up to its dot.")
-@click.option("--owner", metavar="NAME", help="Only those of this owner.")
-@click.option(
+@option("--name", metavar="NAME", help="Only calls of this function.")
+@option("--run", metavar="RUN", help="Only calls of this program: an id up to its dot.")
+@option("--owner", metavar="NAME", help="Only calls of this owner.")
+@option(
     "-n",
     "--limit",
     type=click.IntRange(1, MOST_LISTED),
     default=_LIMIT,
-    help="At most so many, the newest.",
+    metavar="N",
+    help="Show at most N calls, the newest.",
 )
-@click.option("-r", "--expand", is_flag=True, help="Each call on its own line.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON, each for itself.")
+@option("-r", "--expand", is_flag=True, help="Show each call on its own line.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, one object for each call.")
 def calls(
     everything: bool,
     states: list[str],
@@ -49,48 +56,45 @@ def calls(
     expand: bool,
     as_json: bool,
 ) -> None:
-    """List calls of functions.
+    """List calls of Python functions.
 
-    Those that wait or run, and yours that ended in the last hour, the latest first; others with
-    --all or any other wish. Calls of one run and one function of which there is the same to say
-    are one line, with the longest TIME. `grid show ID` and `grid why ID` tell of one.
+    Shows calls that wait or run, and your calls that ended in the last hour, the newest first.
+    Calls of one program and one function that are in the same state share a line, with the longest
+    TIME. `grid show ID` and `grid why ID` describe one call.
     """
     from gridhand.client import connect
 
-    wishes: dict[str, Any] = {"states": states, "name": name, "run": run, "owner": owner}
+    filters: dict[str, Any] = {"states": states, "name": name, "run": run, "owner": owner}
     with connect() as client:
-        if everything or any(wishes.values()):
-            found = client.calls(**wishes, limit=limit)
+        if everything or any(filters.values()):
+            listed = client.calls(**filters, limit=limit)
         else:
-            found = _current(client, limit)
+            listed = _current(client, limit)
     if as_json:
-        render.print_json(found)
+        render.print_json(listed)
         return
-    lines = [[call] for call in found] if expand else together(found)
+    lines = [[call] for call in listed] if expand else group_calls(listed)
     click.echo("\n".join(render.fitted(render.table(_HEAD, map(_row, lines), right="CALLS,TIME"))))
-    if len(found) == limit:
-        click.echo(f"grid: these are the newest {limit}; --limit shows more", err=True)
+    if len(listed) == limit:
+        click.echo(f"grid: showing the newest {limit}; use --limit to see more", err=True)
 
 
 def _current(client: Client, limit: int) -> list[Call]:
-    """What waits or runs, and what of one's own ended not long ago."""
-    found = client.calls(states=["open"], limit=limit)
+    """Return open calls and own calls that ended in the last hour."""
+    recent = client.calls(states=["open"], limit=limit)
     since = time.time() - _RECENT_S
     ended = client.calls(states=STATES[2:], owner=own_name(), limit=limit)
-    found += [call for call in ended if (render.moment(call["ended_at"]) or 0) >= since]
-    return found[:limit]
+    recent += [call for call in ended if (render.moment(call["ended_at"]) or 0) >= since]
+    return recent[:limit]
 
 
 def is_call(id: str | None) -> bool:
-    """Whether an id is that of a call: those of jobs have no dot."""
+    """Return whether an id is that of a call; ids of jobs have no dot."""
     return id is not None and "." in id
 
 
-def together(calls: Iterable[Call]) -> list[list[Call]]:
-    """Those of one run that are alike, in the order in which the first of each came.
-
-    What failed with errors of one kind is alike, whatever each of them says.
-    """
+def group_calls(calls: Iterable[Call]) -> list[list[Call]]:
+    """Group calls by run, function, state and kind of error, in the order of the first of each."""
     lines: dict[tuple[str, ...], list[Call]] = {}
     for call in calls:
         kind = (call["error"] or "").partition(":")[0]
@@ -98,39 +102,39 @@ def together(calls: Iterable[Call]) -> list[list[Call]]:
     return list(lines.values())
 
 
-def _row(several: list[Call]) -> tuple[object, ...]:
-    first = several[0]
-    nodes = {call["node"] for call in several if call["node"]}
-    remarks = {_remark(call) for call in several}
+def _row(group: list[Call]) -> tuple[object, ...]:
+    first = group[0]
+    nodes = {call["node"] for call in group if call["node"]}
+    remarks = {_remark(call) for call in group}
     return (
-        _ids(several),
+        _ids(group),
         first["name"],
         first["owner"],
         first["state"],
-        len(several),
-        render.clock(max(map(ran_s, several))),
+        len(group),
+        render.clock(max(map(ran_s, group))),
         f"{len(nodes)} nodes" if len(nodes) > 1 else next(iter(nodes), "-"),
         _remark(first) if len(remarks) == 1 else f"{_remark(first)}, …",
     )
 
 
-def _ids(several: list[Call]) -> str:
-    """`9f3a1c02b7de.4`, or `9f3a1c02b7de.[4-10]` for several."""
-    from gridhand.core.arrays import tasks_text
+def _ids(group: list[Call]) -> str:
+    """Return `9f3a1c02b7de.4`, or `9f3a1c02b7de.[4-10]` for several."""
+    from gridhand.core.model.job_arrays import tasks_text
 
-    numbers = (one["number"] for one in several)
-    return tasks_text(several[0]["run"], numbers, _LONGEST).replace("_", ".", 1)
+    numbers = (call["number"] for call in group)
+    return tasks_text(group[0]["run"], numbers, _MOST_NUMBERS).replace("_", ".", 1)
 
 
 def _remark(call: Call) -> str:
-    """What it waits for, or how it failed."""
+    """Return what a call waits for, or how it failed."""
     if call["state"] == "queued":
-        return f"waits for job {call['job']}" if call["job"] else "waits for its turn"
+        return f"waits for job {call['job']}" if call["job"] else "waits for a free slot"
     return call["error"] or "-"
 
 
 def details(call: Call) -> list[str]:
-    """A call, one fact to a line."""
+    """Return the details of a call, one to a line."""
     facts = {
         "Call": call["id"],
         "Name": call["name"],
@@ -138,20 +142,20 @@ def details(call: Call) -> list[str]:
         "State": f"{call['state']}{': ' + call['error'] if call['error'] else ''}",
         "Node": call["node"],
         "Slot": call["job"] and f"job {call['job']}",
-        "Holds": call["allocation"],
+        "Allocation": call["allocation"],
         "Submitted": render.local_time(call["submitted_at"]),
         "Started": call["started_at"] and render.local_time(call["started_at"]),
         "Ended": call["ended_at"] and render.local_time(call["ended_at"]),
         "Ran for": call["started_at"] and f"{render.number(ran_s(call), 3)} s",
     }
-    told = {f"{name}:": render.clean(value) for name, value in facts.items() if value}
-    width = max(map(len, told))
-    return [f"{name:<{width}} {value}" for name, value in told.items()]
+    shown = {f"{name}:": render.clean(value) for name, value in facts.items() if value}
+    width = max(map(len, shown))
+    return [f"{name:<{width}} {value}" for name, value in shown.items()]
 
 
 def why(client: Client, id: str) -> tuple[dict[str, Any], str]:
-    """Why a call waits, or where it runs; and the same as a sentence."""
-    from gridhand.cli.why import job_text
+    """Return a call with its slot, and the text that says why it waits or where it runs."""
+    from gridhand.cli.commands.why import job_text
     from gridhand.core.errors import UnknownJob
 
     call = client.call(id)
@@ -159,22 +163,23 @@ def why(client: Client, id: str) -> tuple[dict[str, Any], str]:
     if call["state"] == "queued" and call["job"]:
         try:
             slot = client.why(call["job"])
-        except UnknownJob:  # so old that it was forgotten
+        except UnknownJob:  # so old that its record was deleted
             slot = None
-    text = f"call {call['id']} {_standing(call, slot)}"
+    text = f"call {call['id']} {_describe_state(call, slot)}"
     if slot is not None and slot["state"] == "queued":
         text = f"{text}\n{job_text(slot)}"
     return {**call, "slot": slot}, text
 
 
-def _standing(call: Call, slot: dict[str, Any] | None) -> str:
+def _describe_state(call: Call, slot: dict[str, Any] | None) -> str:
     if call["state"] == "running":
         where = f" in job {call['job']}" if call["job"] else ""
-        return f"runs on {call['node'] or 'this machine'}{where}, for {render.clock(ran_s(call))}"
+        since = render.clock(ran_s(call))
+        return f"is running on {call['node'] or 'this machine'}{where}, for {since}"
     if call["state"] != "queued":
         return f"is {call['state']}{': ' + call['error'] if call['error'] else ''}"
     if slot is None:
-        return "waits for its turn: all slots of its kind are at other calls"
+        return "waits for a free slot: all slots of its kind are busy"
     if slot["state"] == "queued":
-        return f"waits for a slot, which is job {slot['id']}"
-    return f"waits for its turn in job {slot['id']}, which is {slot['state']}"
+        return f"waits for its slot, job {slot['id']}, to start"
+    return f"waits for its turn in slot {slot['id']} ({slot['state']})"

@@ -1,71 +1,147 @@
-"""`grid config`: the settings that count here, and where each of them comes from."""
+"""`grid config`: the settings, and where each of them comes from."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import CommandGroup, option
+
+if TYPE_CHECKING:
+    from gridhand.home import Home
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def config(ctx: click.Context, as_json: bool) -> None:
-    """Show the settings and where they come from."""
+    """Show, check and reload the configuration."""
     if ctx.invoked_subcommand is not None:
         return
-    found = settings()
+    values = settings()
     if as_json:
-        render.print_json(found)
+        render.print_json(values)
         return
-    rows = [(name, _text(one["value"]), one["from"]) for name, one in found.items()]
+    rows = [(name, _text(setting["value"]), setting["from"]) for name, setting in values.items()]
     click.echo("\n".join(render.table(("SETTING", "VALUE", "FROM"), rows)))
 
 
 @config.command()
 def path() -> None:
-    """Print the folder in which the controller keeps what it knows."""
+    """Print the folder in which the controller keeps its state."""
     from gridhand.home import Home
 
     click.echo(Home.find(make=False).folder)
 
 
+@config.command()
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(as_json: bool) -> None:
+    """Show the configuration of the running controller, with the source of each value."""
+    from gridhand.client import connect
+
+    with connect() as client:
+        facts = client.config()
+    if as_json:
+        render.print_json(facts)
+        return
+    unused = set(facts["not_used_yet"])
+    rows = [
+        (
+            key,
+            _text(setting["value"]),
+            setting["from"] + (" (not used yet)" if key.partition(".")[0] in unused else ""),
+        )
+        for key, setting in facts["values"].items()
+    ]
+    click.echo("\n".join(render.table(("SETTING", "VALUE", "FROM"), rows)))
+
+
+@config.command()
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reload(as_json: bool) -> None:
+    """Have the controller read its configuration file again."""
+    from gridhand.client import connect
+
+    with connect() as client:
+        facts = client.reload_config()
+    if as_json:
+        render.print_json(facts)
+        return
+    if facts["file"] is None:
+        click.echo("the controller has no configuration file")
+        return
+    changed = ", ".join(facts["changed"]) or "nothing"
+    click.echo(f"read {facts['file']}: {changed} changed")
+    if facts["needs_restart"]:
+        click.echo(f"after the next start of the controller: {', '.join(facts['needs_restart'])}")
+
+
+@config.command()
+@click.argument("file", type=click.Path())
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(file: str, as_json: bool) -> None:
+    """Check a configuration file and report all its problems."""
+    from gridhand.config.cluster_config import ClusterConfig
+
+    unused = ClusterConfig.from_yaml(file).not_used_yet()
+    if as_json:
+        render.print_json({"file": file, "valid": True, "not_used_yet": unused})
+        return
+    click.echo(f"{file} is valid")
+    if unused:
+        click.echo(f"not used yet: {', '.join(unused)}")
+
+
 def _text(value: Any) -> str:
-    return "-" if value is None else str(value)
+    """Return a value as the file has it."""
+    if isinstance(value, str):
+        return value
+    return "-" if value is None else json.dumps(value)
 
 
 def settings() -> dict[str, dict[str, Any]]:
-    """Each setting with its value and what set it."""
-    from gridhand.controller.orders import LOG_BYTES, PROCESSES
+    """Return each setting with its value and its source."""
+    from gridhand.controller.start_orders import LOG_BYTES, PROCESSES
     from gridhand.home import Home
 
     home = Home.find(make=False)
     given = os.environ.get("GRIDHAND_ADDRESS")
     return {
-        "home": _one(home.folder, _home_from()),
-        "address": _one(given or f"unix:{home.socket}", "GRIDHAND_ADDRESS" if given else "default"),
-        "store": _one(f"sqlite:///{home.store}", "default"),
-        "log": _one(home.log, "default"),
-        "log_bytes": _one(LOG_BYTES, "default"),
-        "grace_s": _one(_grace_s(), "default"),
-        "processes": _one(PROCESSES, "default"),
+        "home": _setting(home.folder, _home_source()),
+        "address": _setting(
+            given or f"unix:{home.socket}", "GRIDHAND_ADDRESS" if given else "default"
+        ),
+        "store": _store(home),
+        "log": _setting(home.log, "default"),
+        "log_bytes": _setting(LOG_BYTES, "default"),
+        "grace_s": _setting(_grace_s(), "default"),
+        "processes": _setting(PROCESSES, "default"),
     }
 
 
-def _one(value: Any, source: str) -> dict[str, Any]:
+def _setting(value: Any, source: str) -> dict[str, Any]:
     return {"value": value, "from": source}
 
 
+def _store(home: Home) -> dict[str, Any]:
+    from gridhand.store.home_store import read_home_store
+
+    remembered = os.path.exists(home.store_note)
+    return _setting(read_home_store(home).url, home.store_note if remembered else "default")
+
+
 def _grace_s() -> float:
-    from gridhand.api.submissions import Submission
+    from gridhand.api.schemas.jobs import Submission
 
     return float(Submission.model_fields["grace_s"].default)
 
 
-def _home_from() -> str:
+def _home_source() -> str:
     if os.environ.get("GRIDHAND_HOME"):
         return "GRIDHAND_HOME"
     return "XDG_STATE_HOME" if os.path.isabs(os.environ.get("XDG_STATE_HOME", "")) else "default"

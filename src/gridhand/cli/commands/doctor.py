@@ -1,88 +1,125 @@
-"""`grid doctor`: what is wrong with this installation, and how to mend it.
+"""`grid doctor`: check this installation and suggest fixes.
 
-It starts nothing and changes nothing. Each thing it looks at is a small function that answers
-findings; one that fails by itself is a finding too.
+It starts nothing, and changes nothing without --repair. Each check is a small function that yields
+findings; a check that fails itself is a finding too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 
 import click
 
-from gridhand.cli import machine, render
-from gridhand.cli.machine import Finding
-from gridhand.home import LONGEST_SOCKET, MACHINE_SOCKET, Home
+from gridhand.cli import render
+from gridhand.cli.help_format import command, option
+from gridhand.cli.support import machine_checks
+from gridhand.cli.support.machine_checks import Finding
+from gridhand.home import LONGEST_SOCKET, MACHINE_SOCKET, OWN_FOLDER, Home, close_hint
+from gridhand.posix.daemon import LOCK
+from gridhand.posix.locks import read_holder
 
 _TAIL = 5
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@command()
+@option("--repair", is_flag=True, help="Have the controller write a removed store anew.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Say what is wrong here, and how to mend it.
+def doctor(ctx: click.Context, repair: bool, as_json: bool) -> None:
+    """Check this installation and suggest fixes.
 
-    Starts nothing and changes nothing. Ends with 1 if something must be mended.
+    Starts nothing, and changes nothing without --repair. Exits with 1 if something must be fixed.
     """
-    found = findings(Home.find(make=False))
+    results = [*(_repair() if repair else ()), *findings(Home.find(make=False))]
     if as_json:
-        render.print_json([one._asdict() for one in found])
+        render.print_json([finding._asdict() for finding in results])
     else:
-        width = max(len(one.what) for one in found)
-        for one in found:
-            level = render.coloured(f"{one.level:<4}", one.level)
-            click.echo(f"{level}  {one.what:<{width}}  {render.clean(one.text)}")
-            if one.hint and one.level != "ok":
-                click.echo(f"{'':<{width + 8}}{render.clean(one.hint)}")
-    ctx.exit(1 if any(one.level == "fail" for one in found) else 0)
+        width = max(len(finding.what) for finding in results)
+        for finding in results:
+            level = render.coloured(f"{finding.level:<4}", finding.level)
+            click.echo(f"{level}  {finding.what:<{width}}  {render.clean(finding.text)}")
+            if finding.hint and finding.level != "ok":
+                click.echo(f"{'':<{width + 8}}{render.clean(finding.hint)}")
+    ctx.exit(1 if any(finding.level == "fail" for finding in results) else 0)
 
 
 def findings(home: Home) -> list[Finding]:
-    return [one for look in _LOOKS for one in _safely(look, home)]
+    return [finding for check in _CHECKS for finding in _run_check(check, home)]
 
 
-def _safely(look: Callable[[Home], Iterator[Finding]], home: Home) -> list[Finding]:
+def _run_check(check: Callable[[Home], Iterator[Finding]], home: Home) -> list[Finding]:
     try:
-        return list(look(home))
+        return list(check(home))
     except Exception as error:
-        what = look.__name__.removeprefix("look_at_").replace("_", " ")
-        return [Finding(what, "warn", f"cannot be looked at: {error}", "")]
+        what = check.__name__.removeprefix("check_").replace("_", " ")
+        return [Finding(what, "warn", f"the check failed: {error}", "")]
 
 
-def look_at_home(home: Home) -> Iterator[Finding]:
+def _repair() -> Iterator[Finding]:
+    """Have a running controller write its store anew, which it does only if the file is gone."""
+    from gridhand.client import connect
+
+    with connect(start=False) as client:
+        done = client.repair()
+    text = "the store was removed, and was written anew" if done else "nothing to repair"
+    yield Finding("repair", "ok", text)
+
+
+def check_store(home: Home) -> Iterator[Finding]:
+    """Check that the file of the store is still there while a controller writes to it."""
+    from gridhand.client import connect
+    from gridhand.core.errors import GridError, StoreRemoved
+
+    try:
+        with connect(start=False) as client:
+            facts = client.status()["controller"]
+    except (GridError, KeyError):
+        return
+    if lost := facts.get("lost_file"):
+        removed = StoreRemoved(lost)
+        yield Finding("store", "fail", str(removed), removed.hint)
+    else:
+        yield Finding("store", "ok", facts["store"])
+
+
+def check_home(home: Home) -> Iterator[Finding]:
     folder = home.folder
     if not os.path.exists(folder):
-        yield Finding("home", "ok", f"{folder} is not there yet; the first command makes it")
+        yield Finding("home", "ok", f"{folder} does not exist yet; the first command creates it")
         return
-    found = os.stat(folder)
-    if found.st_uid != os.geteuid():
-        hint = "Set GRIDHAND_HOME to a folder of your own."
-        yield Finding("home", "fail", f"{folder} belongs to uid {found.st_uid}", hint)
-    elif found.st_mode & 0o077:
-        text = f"{folder} is open to other users (mode {found.st_mode & 0o777:03o})"
-        yield Finding("home", "fail", text, f"Run `chmod 700 {folder}`.")
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        yield Finding("home", "fail", f"{folder} belongs to uid {status.st_uid}", OWN_FOLDER)
+    elif status.st_mode & 0o077:
+        text = f"{folder} is open to other users (mode {status.st_mode & 0o777:03o})"
+        yield Finding("home", "fail", text, close_hint(folder) or OWN_FOLDER)
     elif not os.access(folder, os.W_OK | os.X_OK):
-        yield Finding("home", "fail", f"{folder} cannot be written", f"Run `chmod 700 {folder}`.")
+        hint = close_hint(folder) or OWN_FOLDER
+        yield Finding("home", "fail", f"{folder} is not writable", hint)
     else:
         yield Finding("home", "ok", folder)
 
 
-def look_at_socket(home: Home) -> Iterator[Finding]:
+def check_socket(home: Home) -> Iterator[Finding]:
     plain = os.path.join(home.folder, "socket")
     if len(os.fsencode(plain)) > LONGEST_SOCKET:
-        text = f"its path is over {LONGEST_SOCKET} bytes, so it is at {home.socket}"
+        text = f"{home.socket}, because a path in the home has over {LONGEST_SOCKET} bytes"
         yield Finding("socket", "ok", text)
     else:
         yield Finding("socket", "ok", home.socket)
 
 
-def look_at_controller(home: Home) -> Iterator[Finding]:
+def check_controller(home: Home) -> Iterator[Finding]:
     from gridhand import __version__
     from gridhand.client import connect
     from gridhand.core.errors import ControllerUnavailable, GridError
 
+    if (silent := _silent_controller(home)) is not None:
+        text, hint = silent
+        yield Finding("controller", "fail", text, hint)
+        return
     try:
         with connect(start=False) as client:
             facts = client.version()
@@ -94,13 +131,38 @@ def look_at_controller(home: Home) -> Iterator[Finding]:
         return
     text = f"version {facts['version']}, pid {facts['pid']}, at {client.address}"
     if facts["version"] != __version__:
-        hint = f"This is version {__version__}: run `grid stop --keep-jobs`, and go on."
+        hint = (
+            f"This is version {__version__}. Run `grid stop --keep-jobs` to replace the controller."
+        )
         yield Finding("controller", "warn", text, hint)
     else:
         yield Finding("controller", "ok", text)
     if os.path.exists(MACHINE_SOCKET) and os.path.exists(home.socket):
-        text = "the machine has a controller, and so have you: both promise the same cores"
+        text = "two controllers, the machine's and yours, both allocate the same cores"
         yield Finding("controller", "warn", text, "Stop one of them with `grid stop`.")
+
+
+def _silent_controller(home: Home) -> tuple[str, str] | None:
+    """Return what is wrong with a controller that listens and does not answer, and a hint."""
+    from gridhand.client.controller_finder import usual_address
+    from gridhand.client.http1 import SILENCE_S
+    from gridhand.client.silence import describe_silence, find_listener
+    from gridhand.client.transport import Transport
+    from gridhand.core.errors import GridError
+
+    pid = None
+    try:
+        address = usual_address()
+        pid = find_listener(address.path) if address.path else 0
+        if pid is not None:
+            with contextlib.closing(Transport(address, timeout_s=SILENCE_S)) as transport:
+                transport.request("GET", "/api/v1/version", {}, repeatable=True)
+    except TimeoutError:
+        hint = f"Look at the end of {home.log}. If you end it, jobs go on and the next adopts them."
+        return describe_silence(pid or 0, hint)
+    except (OSError, GridError):
+        return None
+    return None
 
 
 def _no_controller(home: Home, error: Exception) -> Iterator[Finding]:
@@ -108,10 +170,15 @@ def _no_controller(home: Home, error: Exception) -> Iterator[Finding]:
         hint = "Start it there with `grid serve`, or unset GRIDHAND_ADDRESS."
         yield Finding("controller", "fail", str(error), hint)
         return
-    yield Finding("controller", "ok", "none runs; the first command that needs one starts it")
+    if holder := read_holder(home.controller_lock):
+        text = f"pid {holder.pid} runs, and does not answer at {home.socket}"
+        hint = "It puts back a removed socket by itself. `grid stop --keep-jobs` ends it."
+        yield Finding("controller", "fail", text, hint)
+        return
+    yield Finding("controller", "ok", "not running; the first command that needs one starts it")
     last = [line for line in _tail(home.log) if "error" in line.lower() or "Traceback" in line]
     if last:
-        text = f"the last one wrote: {last[-1]}"
+        text = f"the last controller logged: {last[-1]}"
         yield Finding("controller log", "warn", text, f"Look at the end of {home.log}.")
 
 
@@ -124,58 +191,70 @@ def _tail(path: str) -> list[str]:
         return []
 
 
-def look_at_agent_and_starter(home: Home) -> Iterator[Finding]:
+def check_agent_and_starter(home: Home) -> Iterator[Finding]:
     for what, folder in (("agent", home.agent), ("starter", home.starter)):
         path = os.path.join(folder, "socket")
-        if not os.path.exists(path):
-            yield Finding(what, "ok", "none runs")
+        holder = read_holder(os.path.join(folder, LOCK))
+        if holder is None:
+            yield Finding(what, "ok", "not running; it is started when it is needed")
         elif _answers(path):
-            yield Finding(what, "ok", f"listens at {path}")
+            yield Finding(what, "ok", f"pid {holder.pid}, listening at {path}")
         else:
-            text = f"{path} is there and nobody listens"
-            yield Finding(what, "warn", text, "The controller starts it again when it needs it.")
+            text = f"pid {holder.pid} runs, and does not answer at {path}"
+            yield Finding(what, "warn", text, "It puts back a removed socket by itself.")
 
 
 def _answers(path: str) -> bool:
     import socket
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-        one.settimeout(2)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(2)
         try:
-            one.connect(path)
+            connection.connect(path)
         except OSError:
             return False
     return True
 
 
-def look_at_limits(home: Home) -> Iterator[Finding]:
-    """What the agent says, if one runs; it may be permitted more than we are, or less."""
+def check_limits(home: Home) -> Iterator[Finding]:
+    """Check the limits that the agent enforces; its permissions may differ from ours."""
+    enforced = _enforced(home)
+    if enforced is None:
+        yield from machine_checks.check_limits(home)
+        return
+    measured = [name for name, how in enforced.items() if how != "cgroup"]
+    if measured:
+        text = f"limits enforced by measuring, not by the kernel: {', '.join(measured)}"
+        yield Finding("limits", "warn", text, machine_checks.MEASURED)
+    else:
+        yield Finding("limits", "ok", f"the kernel enforces the limits on {' and '.join(enforced)}")
+
+
+def _enforced(home: Home) -> dict[str, str] | None:
+    """Return how the agent enforces each limit; None if that cannot be asked."""
     from gridhand.client import connect
     from gridhand.core.errors import GridError
 
+    if _silent_controller(home) is not None:
+        return None
     try:
         with connect(start=False) as client:
-            enforced = client.status()["agent"]["enforced"]
+            enforced: dict[str, str] = client.status()["agent"]["enforced"]
     except (GridError, KeyError):
-        yield from machine.look_at_limits(home)
-        return
-    watched = [name for name, how in enforced.items() if how != "cgroup"]
-    if watched:
-        text = f"the agent can only measure: {', '.join(watched)}"
-        yield Finding("limits", "warn", text, machine.WATCHED)
-    else:
-        yield Finding("limits", "ok", f"the kernel holds jobs to their {' and '.join(enforced)}")
+        return None
+    return enforced
 
 
-_LOOKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
-    machine.look_at_python,
-    look_at_home,
-    machine.look_at_disk,
-    look_at_socket,
-    machine.look_at_sqlite,
-    look_at_controller,
-    look_at_agent_and_starter,
-    look_at_limits,
-    machine.look_at_hardware,
-    machine.look_at_clock,
+_CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
+    machine_checks.check_python,
+    check_home,
+    machine_checks.check_disk,
+    check_socket,
+    machine_checks.check_sqlite,
+    check_controller,
+    check_store,
+    check_agent_and_starter,
+    check_limits,
+    machine_checks.check_hardware,
+    machine_checks.check_clock,
 )

@@ -1,15 +1,18 @@
-"""Commands on jobs: listing them, showing one, ending them."""
+"""`grid jobs` and `grid cancel`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import command, option
 from gridhand.cli.options import read_names
-from gridhand.cli.outcome import signal_name
+from gridhand.cli.support.completions import complete_jobs, complete_owners
+from gridhand.cli.support.outcome import signal_name
 
 if TYPE_CHECKING:
     from gridhand.client import Client
@@ -32,57 +35,88 @@ def read_states(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     return states
 
 
-@click.command()
-@click.option("-a", "--all", "everything", is_flag=True, help="Those that ended long ago, too.")
-@click.option(
-    "--state", "states", multiple=True, callback=read_states, metavar="STATE", help="Only these."
+def complete_states(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a state, also after a comma."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{state}" for state in (*STATES, "open") if state.startswith(last)]
+
+
+@command(
+    epilog="""
+    grid jobs --state failed --all
+    grid jobs -r --json
+    """
 )
-@click.option("--owner", metavar="NAME", help="Only those of this owner.")
-@click.option(
+@option("-a", "--all", "everything", is_flag=True, help="Include jobs that ended earlier.")
+@option(
+    "--state",
+    "states",
+    multiple=True,
+    callback=read_states,
+    shell_complete=complete_states,
+    metavar="STATE",
+    help="Only jobs in this state, or `open`. Repeatable.",
+)
+@option("--owner", shell_complete=complete_owners, metavar="NAME", help="Only jobs of this owner.")
+@option(
     "--limit",
     type=click.IntRange(1, MOST_LISTED),
     default=_LIMIT,
-    help="At most so many, the newest.",
+    metavar="N",
+    help="Show at most N jobs, the newest.",
 )
-@click.option("-r", "--expand", is_flag=True, help="Each task of an array on its own line.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON, each task for itself.")
+@option("-r", "--expand", is_flag=True, help="Show each task of an array on its own line.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, one object for each task.")
 def jobs(
     everything: bool, states: list[str], owner: str | None, limit: int, expand: bool, as_json: bool
 ) -> None:
     """List jobs.
 
-    Those that wait or run, and yours that ended in the last hour; others with --all or --state.
-    Tasks of an array of which there is the same to say are one line, with the longest TIME.
+    Shows jobs that wait or run, and your jobs that ended in the last hour. Tasks of an array that
+    are in the same state for the same reason share a line, with the longest TIME.
     """
-    from gridhand.cli.folding import folded
+    from gridhand.cli.support.array_rows import line_row
     from gridhand.client import connect
 
     with connect() as client:
+        ask = client.jobs if expand or as_json else client.job_lines
         if everything or states or owner:
-            found = client.jobs(states=states, owner=owner, limit=limit)
+            listed = ask(states=states, owner=owner, limit=limit)
+        elif expand or as_json:
+            listed = current(client, limit)
         else:
-            found = current(client, limit)
+            listed = current_lines(client, limit)
     if as_json:
-        render.print_json(found)
+        render.print_json(listed)
         return
-    oldest_first = found[::-1]
-    rows = map(row, oldest_first) if expand else folded(oldest_first)
+    rows = map(row if expand else line_row, reversed(listed))
     click.echo("\n".join(render.fitted(render.table(HEAD, rows, right="TIME"))))
-    if len(found) == limit:
-        click.echo(f"grid: these are the newest {limit}; --limit shows more", err=True)
+    if len(listed) == limit:
+        click.echo(f"grid: showing the newest {limit}; use --limit to see more", err=True)
 
 
 def current(client: Client, limit: int) -> list[Job]:
-    """What waits or runs, and what ended not long ago, the newest first."""
+    """Return open jobs and own jobs that ended in the last hour, the newest first."""
     waiting = client.jobs(states=["open"], limit=limit)
-    if len(waiting) == limit:  # what runs is older than what waits, and not to be left out
+    if len(waiting) == limit:  # running jobs are older than queued ones, and must be shown
         waiting = [*client.jobs(states=["running"], limit=limit), *waiting]
-    found = {job["id"]: job for job in (*waiting, *_ended_lately(client, limit))}
-    return sorted(list(found.values())[:limit], key=_number, reverse=True)
+    by_id = {job["id"]: job for job in (*waiting, *_recently_ended(client, limit))}
+    return sorted(list(by_id.values())[:limit], key=_number, reverse=True)
 
 
-def _ended_lately(client: Client, limit: int) -> list[Job]:
-    """Own jobs that ended not long ago; they are few, as a rule, and so few are asked for first."""
+def current_lines(client: Client, limit: int) -> list[Job]:
+    """Return lines of open jobs, and of own jobs that ended in the last hour."""
+    since = time.time() - _RECENT_S
+    waiting = client.job_lines(states=["open"], limit=limit)
+    if len(waiting) == limit:  # running jobs are older than queued ones, and must be shown
+        running = client.job_lines(states=["running"], limit=limit)
+        waiting = running + [line for line in waiting if line["state"] != "running"]
+    ended = client.job_lines(states=STATES[2:], owner=own_name(), limit=limit, since=since)
+    return sorted([*waiting, *ended][:limit], key=_number, reverse=True)
+
+
+def _recently_ended(client: Client, limit: int) -> list[Job]:
+    """Return own jobs that ended in the last hour; a small page is asked for first."""
     since = time.time() - _RECENT_S
     for count in sorted({min(_FEW, limit), limit}):
         ended = client.jobs(states=STATES[2:], owner=own_name(), limit=count)
@@ -93,7 +127,7 @@ def _ended_lately(client: Client, limit: int) -> list[Job]:
 
 
 def own_name() -> str:
-    """The name that the controller knows this user by."""
+    """Return the name that the controller knows this user by."""
     import os
     import pwd
 
@@ -107,8 +141,8 @@ def _number(job: Job) -> tuple[int, ...]:
     return tuple(int(part) for part in job["id"].split("_"))
 
 
-def whole(client: Client, id: str) -> str:
-    """The id that is meant: @ stands for the last job, or for all of the array it is part of."""
+def resolve_id(client: Client, id: str) -> str:
+    """Return the id; @ stands for the last job, or for the array that it is part of."""
     if id != "@":
         return id
     job = client.job(id)
@@ -116,7 +150,33 @@ def whole(client: Client, id: str) -> str:
 
 
 def tasks(client: Client, id: str) -> list[Job]:
-    """The job with this id; of an array all its tasks, in order."""
+    """Return the job with this id, or all tasks of the array with this id, in order."""
+    from gridhand.core.errors import UnknownJob
+
+    try:
+        job = client.job(id)
+        if id != "@" or job["array"] is None:
+            return [job]
+        return list(pages(client, job["array"]))[::-1]
+    except UnknownJob:
+        members = list(pages(client, id))[::-1] if id.isdecimal() else []
+        if not members:
+            raise
+        return members
+
+
+def pages(client: Client, array: str) -> Iterator[Job]:
+    """Yield all tasks of an array, the last one first."""
+    before = None
+    while page := client.jobs(array=array, limit=MOST_LISTED, before=before):
+        yield from sorted(page, key=_number, reverse=True)
+        if len(page) < MOST_LISTED:
+            return
+        before = page[-1]["id"]
+
+
+def lines_of(client: Client, id: str) -> list[Job]:
+    """Return the job with this id, or the array with this id as lines of like tasks."""
     from gridhand.core.errors import UnknownJob
 
     try:
@@ -124,12 +184,12 @@ def tasks(client: Client, id: str) -> list[Job]:
         if id != "@" or job["array"] is None:
             return [job]
         id = job["array"]
-        return sorted(client.jobs(array=id, limit=MOST_LISTED), key=_number)
+        return client.job_lines(array=id, limit=MOST_LISTED)[::-1]
     except UnknownJob:
-        found = client.jobs(array=id, limit=MOST_LISTED) if id.isdecimal() else []
-        if not found:
+        lines = client.job_lines(array=id, limit=MOST_LISTED)[::-1] if id.isdecimal() else []
+        if not lines:
             raise
-        return sorted(found, key=_number)
+        return lines
 
 
 def row(job: Job) -> tuple[object, ...]:
@@ -149,13 +209,15 @@ def title(job: Job) -> str:
 
 
 def ran_s(job: Job) -> float:
-    """How long it has run, or did run."""
-    started, ended = render.moment(job["started_at"]), render.moment(job["ended_at"])
+    """Return how long the job has run, or ran in its last attempt if that is over."""
+    last = (job.get("attempts") or [job])[-1]
+    started = render.moment(job["started_at"])
+    ended = render.moment(job["ended_at"] or last["ended_at"])
     return 0.0 if started is None else (time.time() if ended is None else ended) - started
 
 
 def remark(job: Job) -> str:
-    """Why it waits, or how it ended."""
+    """Return why a job waits, or how it ended."""
     if job["state"] == "queued":
         return job["why"] or "-"
     if job["reason"] is None:
@@ -167,41 +229,57 @@ def remark(job: Job) -> str:
     return str(job["reason"])
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@command()
+@option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
+@option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @click.pass_context
 def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """End jobs, or take them out of the queue.
+    """Cancel queued or running jobs.
 
-    A running one is warned (SIGTERM), and killed when its grace is over. The id of an array stands
-    for all its tasks, and @ for your last job. Those that have ended stay as they are.
+    A running job gets SIGTERM, and SIGKILL when its grace time is over. The id of an array means
+    all its tasks, and @ means your last job. Jobs that have ended are left as they are.
     """
     from gridhand.client import connect
     from gridhand.core.errors import GridError
 
-    found: list[Job] = []
+    cancelled: list[Job] = []
+    messages: list[str] = []
     failed = 0
     with connect() as client:
         for id in ids:
             try:
-                found += client.cancel(whole(client, id))
+                answer = client.cancel_all(resolve_id(client, id))
+                cancelled += answer["jobs"]
+                messages.append(cancel_message(answer))
             except GridError as error:
                 if len(ids) == 1:
                     raise
-                failed = 125  # the others are cancelled all the same
+                failed = 125  # the others are still cancelled
                 click.echo(f"error: {error}", err=True)
     if as_json:
-        render.print_json(found)
+        render.print_json(cancelled)
     elif not quiet:
-        click.echo("\n".join(cancelled(job) for job in found))
+        click.echo("\n".join(messages))
     ctx.exit(failed)
 
 
-def cancelled(job: Job) -> str:
+def cancel_message(answer: dict[str, Any]) -> str:
+    """Return one sentence about the job, or about all tasks of the array."""
+    jobs = answer["jobs"]
+    if jobs[0]["array"] is None or len(jobs) == 1:
+        return _job_message(jobs[0])
+    array, count, stopping = jobs[0]["array"], answer["count"], answer["stopping"]
+    if all(job["state"] not in ("running", "cancelled") for job in jobs):
+        return f"array {array} had already ended"
+    parts = [f"cancelled {count - stopping} tasks"] if count > stopping else []
+    parts += [f"stopping {stopping} that run"] if stopping else []
+    return f"array {array}: {', '.join(parts)}"
+
+
+def _job_message(job: Job) -> str:
     if job["state"] == "running":
-        return f"job {job['id']} is being stopped on {job['node']}"
+        return f"stopping job {job['id']} on {job['node']}"
     if job["state"] == "cancelled":
-        return f"job {job['id']} is cancelled"
-    return f"job {job['id']} had ended: it is {job['state']}"
+        return f"cancelled job {job['id']}"
+    return f"job {job['id']} had already ended: {job['state']}"

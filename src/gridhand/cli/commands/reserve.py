@@ -1,4 +1,4 @@
-"""`grid reserve` and `grid release`: resources held by hand."""
+"""`grid reserve` and `grid release`: resources reserved by hand."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from typing import Any
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import command, option
 from gridhand.cli.options import request_options
 
 
-@click.command()
+@command(
+    epilog="""
+    grid reserve -c 2 --ttl 1h mine
+    grid run --within mine -- make test
+    grid release mine
+    """
+)
 @request_options
-@click.option("--ttl", metavar="TIME", help="Give it back after: seconds, or 2h. Else: never.")
-@click.option("--json", "as_json", is_flag=True, help="Print the allocation as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the id and nothing else.")
+@option("--ttl", metavar="TIME", help="Release it after this time: seconds, or 2h.")
+@option("--json", "as_json", is_flag=True, help="Print the allocation as JSON.")
+@option("-q", "--quiet", is_flag=True, help="Print only the id.")
 @click.argument("holder", required=False)
 def reserve(
     request: dict[str, Any], ttl: str | None, holder: str | None, as_json: bool, quiet: bool
 ) -> None:
-    """Hold resources by hand.
+    """Reserve resources by hand.
 
-    They stay held, for HOLDER, until `grid release ID`, or until the time given by --ttl is over.
+    They are held for HOLDER until `grid release`, or until the time of --ttl is over. Jobs run in
+    them with `grid run --within ID`.
     """
     from gridhand.client import connect
 
     if not request:
-        raise click.UsageError("Say what is to be held, as in -c 2 --mem 4GB.")
+        raise click.UsageError("Give the resources to reserve, for example -c 2 --mem 4GB.")
     order: dict[str, Any] = {"request": request, "state": "active"}
     order["lifetime"] = "until_released" if ttl is None else "lease"
     if holder is not None:
@@ -47,37 +55,43 @@ def reserve(
         click.echo(f"grid: {held['holder']} holds {what} on {held['node']}{until}", err=True)
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the allocations as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
+@command()
+@option("--json", "as_json", is_flag=True, help="Print the allocations as JSON.")
+@option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.pass_context
 def release(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """Give back what was held by hand.
+    """Release reserved resources.
 
-    ID is that of what is held, or its holder. What has been given back already stays as it is; what
-    a job runs in is free when that has been stopped.
+    ID is the id of a reservation, or its holder. Releasing it again changes nothing. A job that
+    runs inside it is stopped first.
     """
     from gridhand.client import connect
     from gridhand.core.errors import GridError
 
-    found = []
+    released = []
     failed = 0
     with connect() as client:
         for id in ids:
             try:
-                found.append(client.move(id, "release"))
+                released.append(client.move(id, "release"))
             except GridError as error:
                 if len(ids) == 1:
                     raise
-                failed = 125  # the others are given back all the same
+                failed = 125  # the others are still released
                 click.echo(f"error: {error}", err=True)
     if as_json:
-        render.print_json(found)
+        render.print_json(released)
     elif not quiet:
-        for held in found:
+        for held in released:
             what = render.amounts(held["resources"])
-            left = held["state"] == "active"
-            state = "free once what runs in it has ended" if left else held["state"]
-            click.echo(f"{held['id']} is {state}: {what} on {held['node']}")
+            click.echo(f"{_release_message(held)}: {what} on {held['node']}")
     ctx.exit(failed)
+
+
+def _release_message(held: dict[str, Any]) -> str:
+    if held["state"] == "released":
+        return f"released {held['id']}"
+    if held["state"] == "active":
+        return f"{held['id']} is released when its job has stopped"
+    return f"{held['id']} had already ended ({held['state']})"

@@ -1,78 +1,189 @@
-"""`grid serve` and `grid stop`: the controller itself."""
+"""`grid serve` and `grid stop`: start and stop the controller."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import command, option
+
+if TYPE_CHECKING:
+    from gridhand.client import Client
+    from gridhand.core.errors import GridError
+    from gridhand.posix.procfs import ProcessIdentity
+
+_STORE = "GRIDHAND_STORE"
+_PAUSE_S = 0.02
+_SOCKET_S = 5.0  # for a controller to put back its socket
 
 
-@click.command()
-@click.option("--store", metavar="URL", help="Where the state is kept; else in the home folder.")
-@click.option("--new-cluster", is_flag=True, help="Begin anew, though nodes know of another state.")
-@click.option(
-    "--stand-for",
+@command(
+    epilog="""
+    grid serve --virtual-node a:cpu=4,memory=8GB --virtual-node b:cpu=4
+    """
+)
+@option(
+    "--store",
+    metavar="URL",
+    help="Store of the state, or $GRIDHAND_STORE. The home folder remembers it; at first it is a"
+    " file there.",
+)
+@option(
+    "--config",
+    type=click.Path(),
+    metavar="FILE",
+    help="Configuration file; by default $GRIDHAND_CONFIG, or cluster_config.yaml in this folder or"
+    " the home folder.",
+)
+@option("--new-cluster", is_flag=True, help="Start a new cluster even if nodes belong to another.")
+@option(
+    "--virtual-node",
     "nodes",
     multiple=True,
     metavar="NAME:AMOUNTS",
-    help="Be this node, as in a:cpu=4,memory=2GB, and not what this machine is. Several make a"
-    " cluster to try things on. Kept in the home folder for all controllers that follow.",
+    help="Act as this node, such as a:cpu=4,memory=2GB, instead of this machine. Repeat it for a"
+    " test cluster. Later controllers of this home folder do the same.",
 )
-@click.option("--ready-fd", type=click.IntRange(3), metavar="N", hidden=True)
+@option("--stand-for", "old_nodes", multiple=True, hidden=True)  # the former spelling
+@option("--ready-fd", type=click.IntRange(3), metavar="N", hidden=True)
 @click.pass_context
 def serve(
     ctx: click.Context,
     store: str | None,
+    config: str | None,
     new_cluster: bool,
     nodes: tuple[str, ...],
+    old_nodes: tuple[str, ...],
     ready_fd: int | None,
 ) -> None:
     """Run the controller in the foreground.
 
-    Other commands start one by themselves, in the background, when there is none. Ctrl-C or SIGTERM
-    ends it; jobs go on and are found again by the next one.
+    Other commands start a controller in the background when none is running. Ctrl-C or SIGTERM
+    stops it; jobs continue, and the next controller adopts them.
     """
-    from gridhand.api.serving import serve as run_controller
-    from gridhand.home import Home
+    store = _without_password_in_sight(store)
+    from gridhand.api.http_server import serve as run_controller
+    from gridhand.controller.local_controller import StartOptions
+    from gridhand.home import Home, find_config_file
 
     home = Home.find()
-    if nodes:
-        from gridhand.engines.several import stand_for
+    pairs = (node.partition(":") for node in (*nodes, *old_nodes))
+    start = StartOptions(
+        store=store,
+        config=config or find_config_file(),
+        new_cluster=new_cluster,
+        virtual_nodes={name: amounts.replace(",", " ") for name, _, amounts in pairs},
+    )
+    ctx.exit(run_controller(home, start, ready_fd=ready_fd))
 
-        named = (one.partition(":") for one in nodes)
-        stand_for(home, {name: amounts.replace(",", " ") for name, _, amounts in named})
-    ctx.exit(run_controller(home, store=store, ready_fd=ready_fd, new_cluster=new_cluster))
+
+def _without_password_in_sight(store: str | None) -> str | None:
+    """Return the address of the store; begin anew if its password is an argument of this process.
+
+    Every user of the machine can read the arguments of a process, and only its owner its variables.
+    """
+    import os
+    import sys
+
+    if store is None:
+        return os.environ.pop(_STORE, None)
+    credentials = store.partition("://")[2].partition("@")[0]
+    if ":" in credentials and "@" in store:
+        words = [word for word in sys.orig_argv if word not in (store, f"--store={store}")]
+        if "--store" in words:
+            words.remove("--store")
+        os.environ[_STORE] = store
+        os.execv(sys.executable, [sys.executable, *words[1:]])
+    return store
 
 
-@click.command()
-@click.option("--keep-jobs", "jobs", flag_value="keep", help="Jobs go on without a controller.")
-@click.option("--kill-jobs", "jobs", flag_value="kill", help="Jobs are cancelled first.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was stopped as JSON.")
+@command()
+@option("--keep-jobs", "jobs", flag_value="keep", help="Let jobs continue without a controller.")
+@option("--kill-jobs", "jobs", flag_value="kill", help="Cancel jobs first.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stop(jobs: str | None, as_json: bool) -> None:
     """Stop the controller.
 
-    Refused while jobs are queued or running, unless told what becomes of them. Those that are kept
-    are found again by the next controller, which the next command starts.
+    Refused while jobs are queued or running, unless --keep-jobs or --kill-jobs is given. The next
+    command starts a new controller, which adopts the jobs that were kept.
     """
-    from gridhand.client import connect
     from gridhand.core.errors import ControllerUnavailable
 
     try:
-        client = connect(start=False)
-    except ControllerUnavailable:
-        _say({"stopped": False, "pid": None}, as_json, "no controller runs here")
+        client = _find()
+    except ControllerUnavailable as error:
+        pid = _stop_unreachable(jobs, error)
+    else:
+        pid = _ask_to_stop(client, jobs)
+    if pid is None:
+        _print({"stopped": False, "pid": None}, as_json, "no controller is running")
         return
+    kept = "; its jobs continue" if jobs == "keep" else ""
+    _print({"stopped": True, "pid": pid}, as_json, f"stopped the controller (pid {pid}){kept}")
+
+
+def _find() -> Client:
+    """Return a client; wait a little for a controller that runs and puts back its socket."""
+    import time
+
+    from gridhand.client import connect
+    from gridhand.core.errors import ControllerUnavailable
+
+    deadline = time.monotonic() + _SOCKET_S
+    while True:
+        try:
+            return connect(start=False)
+        except ControllerUnavailable:
+            if _local_controller() is None or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+
+
+def _local_controller() -> ProcessIdentity | None:
+    """Return the process of this home's controller, which its lock file names."""
+    import os
+
+    from gridhand.home import Home
+    from gridhand.posix.locks import read_holder
+
+    if os.environ.get("GRIDHAND_ADDRESS"):
+        return None
+    return read_holder(Home.find(make=False).controller_lock)
+
+
+def _ask_to_stop(client: Client, jobs: str | None) -> int:
     with client:
-        pid = client.version()["pid"]
+        pid: int = client.version()["pid"]
         client.stop(jobs=jobs or "refuse")
         here = client.address.startswith("unix:")
-    if here:  # elsewhere the number stands for another process
+    if here:  # on another machine the pid would be of another process
         _await_end(pid)
-    kept = "; its jobs go on" if jobs == "keep" else ""
-    _say({"stopped": True, "pid": pid}, as_json, f"stopped the controller (pid {pid}){kept}")
+    return pid
 
 
-def _say(facts: dict[str, object], as_json: bool, sentence: str) -> None:
+def _stop_unreachable(jobs: str | None, error: GridError) -> int | None:
+    """Stop a controller that runs and cannot be asked; return None if none runs."""
+    import signal
+
+    from gridhand.posix import procfs
+
+    found = _local_controller()
+    if found is None:
+        return None
+    if jobs != "keep":  # a signal lets jobs continue
+        error.hint = (
+            f"The controller (pid {found.pid}) runs and cannot be reached. `grid stop --keep-jobs`"
+            " ends it all the same."
+        )
+        raise error
+    procfs.send_signal(found, signal.SIGTERM)
+    _await_end(found.pid)
+    return found.pid
+
+
+def _print(facts: dict[str, object], as_json: bool, sentence: str) -> None:
     if as_json:
         render.print_json(facts)
     else:
@@ -80,21 +191,15 @@ def _say(facts: dict[str, object], as_json: bool, sentence: str) -> None:
 
 
 def _await_end(pid: int, patience_s: float = 60.0) -> None:
-    """Wait until the process is gone: what comes next may want its store, or its socket."""
+    """Wait until the process has ended and its store and socket are free."""
     import time
 
+    from gridhand.posix import procfs
+
     deadline = time.monotonic() + patience_s
-    while lives(pid):
+    while procfs.is_alive(pid):
         if time.monotonic() > deadline:
             raise click.ClickException(
-                f"the controller (pid {pid}) was told to stop and still runs"
+                f"the controller (pid {pid}) did not stop within {patience_s:.0f} s"
             )
-        time.sleep(0.02)
-
-
-def lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+        time.sleep(_PAUSE_S)

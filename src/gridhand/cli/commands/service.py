@@ -1,7 +1,7 @@
-"""`grid service`: a systemd unit of the user, so that the controller starts with the system.
+"""`grid service`: a systemd user unit that runs the controller.
 
-Jobs are nobody's children of the controller, and `KillMode=process` keeps systemd from ending them
-with it. `Delegate=yes` lets the agent hold jobs to their memory.
+Jobs are not children of the controller, and `KillMode=process` keeps systemd from killing them
+with it. `Delegate=yes` lets the agent enforce memory limits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import CommandGroup, option
+from gridhand.cli.support.outcome import OWN_FAILURE
 
 _UNIT = """\
 [Unit]
@@ -34,9 +36,9 @@ WantedBy=default.target
 _NAME = "gridhand.service"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup)
 def service() -> None:
-    """Start the controller with the system."""
+    """Run the controller as a systemd service."""
 
 
 def unit_path() -> str:
@@ -47,7 +49,7 @@ def unit_path() -> str:
 
 
 def unit_text() -> str:
-    """The unit for this installation and this home."""
+    """Return the unit for this installation and this home."""
     from gridhand.home import Home
 
     command = f"{_quoted(sys.executable)} -m gridhand.cli.main"
@@ -57,47 +59,56 @@ def unit_text() -> str:
 
 
 def _quoted(path: str) -> str:
-    """As systemd reads it: % begins a specifier, and spaces end a word."""
+    """Quote for systemd, where % begins a specifier and spaces end a word."""
     text = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"' if " " in text or '"' in text else text
 
 
 @service.command()
 def show() -> None:
-    """Print the unit as `install` would write it."""
+    """Print the unit that `install` would write."""
     click.echo(unit_text(), nl=False)
 
 
 @service.command()
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
-def install(as_json: bool) -> None:
-    """Write the unit, and let systemd start it now and with every boot."""
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def install(ctx: click.Context, as_json: bool) -> None:
+    """Write the unit, and start it now and at every boot.
+
+    Exits with 125 if systemd could not do that.
+    """
     path = unit_path()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(unit_text())
-    done = [f"wrote {path}", *_runs_already()]
-    done += _systemctl("daemon-reload") + _systemctl("enable", "--now", _NAME)
+    steps = [_systemctl("daemon-reload"), _systemctl("enable", "--now", _NAME)]
+    done = [f"wrote {path}", *_running_controller(), *(text for text, _ in steps)]
     _answer(done, as_json, path)
+    if not all(succeeded for _, succeeded in steps):
+        click.echo("error: the service was not started", err=True)
+        click.echo("hint: Without systemd, start the controller with `grid serve`.", err=True)
+        ctx.exit(OWN_FAILURE)
     if not as_json:
-        click.echo("`loginctl enable-linger` keeps it running while you are not logged in.")
+        click.echo("Run `loginctl enable-linger` to keep it running while you are logged out.")
 
 
 @service.command()
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def uninstall(as_json: bool) -> None:
-    """Stop the service and remove its unit; jobs go on."""
+    """Stop the service and remove its unit; jobs continue."""
     path = unit_path()
     if not os.path.exists(path):
-        _answer([f"there is no {path}"], as_json, path)
+        _answer([f"not installed: there is no {path}"], as_json, path)
         return
-    done = _systemctl("disable", "--now", _NAME)
+    disabled, _ = _systemctl("disable", "--now", _NAME)
     os.unlink(path)
-    _answer([*done, f"removed {path}", *_systemctl("daemon-reload")], as_json, path)
+    reloaded, _ = _systemctl("daemon-reload")
+    _answer([disabled, f"removed {path}", reloaded], as_json, path)
 
 
-def _runs_already() -> list[str]:
-    """A word about a controller that has the store: the service waits until it is free."""
+def _running_controller() -> list[str]:
+    """Return a line about a controller that owns the store, which the service waits for."""
     from gridhand.client import connect
     from gridhand.core.errors import GridError
 
@@ -106,22 +117,22 @@ def _runs_already() -> list[str]:
             pid = client.version()["pid"]
     except GridError:
         return []
-    return [f"a controller runs (pid {pid}): `grid stop --keep-jobs` lets the service take over"]
+    return [f"a controller is running (pid {pid}); stop it with `grid stop --keep-jobs`"]
 
 
-def _systemctl(*words: str) -> list[str]:
-    """Ask systemd, if it is there; what it answers is told, and stops nothing."""
+def _systemctl(*words: str) -> tuple[str, bool]:
+    """Run systemctl if there is one; return a line about the outcome, and whether it succeeded."""
     import shutil
     import subprocess
 
     command = ["systemctl", "--user", *words]
     if shutil.which(command[0]) is None:
-        return [f"systemd is not here: `{' '.join(command)}` was not run"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode == 0:
-        return [f"ran `{' '.join(command)}`"]
-    said = render.clean(ended.stderr) or f"exit code {ended.returncode}"
-    return [f"`{' '.join(command)}` failed: {said}"]
+        return f"systemctl not found: `{' '.join(command)}` was not run", False
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return f"ran `{' '.join(command)}`", True
+    reason = render.clean(done.stderr) or f"exit code {done.returncode}"
+    return f"`{' '.join(command)}` failed: {reason}", False
 
 
 def _answer(done: list[str], as_json: bool, path: str) -> None:

@@ -1,4 +1,4 @@
-"""`grid show`: all that is known of one job, or of one call."""
+"""`grid show`: the details of one job or one function call."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 import click
 
 from gridhand.cli import render
-from gridhand.cli.jobs import HEAD, Job, ran_s, remark, row, tasks
+from gridhand.cli.commands.jobs import HEAD, Job, ran_s, remark, row, tasks
+from gridhand.cli.help_format import command, option
+from gridhand.cli.support.completions import complete_jobs
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.argument("id")
+@command()
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("id", shell_complete=complete_jobs)
 def show(id: str, as_json: bool) -> None:
-    """Show all that is known of a job or of a call.
+    """Show the details of a job or a function call.
 
-    ID is that of a job, @ for the last one you submitted, or that of a call of a function, as
-    `grid calls` lists them.
+    ID is the id of a job or of an array, @ for the last job that you submitted, or the id of a call
+    as `grid calls` lists it.
     """
-    from gridhand.cli import calls
+    from gridhand.cli.commands import calls
     from gridhand.client import connect
 
     with connect() as client:
@@ -27,32 +29,36 @@ def show(id: str, as_json: bool) -> None:
             call = client.call(id)
             render.print_json(call) if as_json else click.echo("\n".join(calls.details(call)))
             return
-        found = tasks(client, id)
+        jobs = tasks(client, id)
+        if not as_json and jobs[0]["reason"] == "dependency" and not jobs[0]["message"]:
+            from gridhand.cli.support.failed_dependency import dependency_message
+
+            jobs[0]["message"] = dependency_message(client, jobs[0])
     if as_json:
-        render.print_json(found[0] if len(found) == 1 else found)
-    elif len(found) == 1:
-        click.echo("\n".join(details(found[0])))
+        render.print_json(jobs[0] if len(jobs) == 1 else jobs)
+    elif len(jobs) == 1:
+        click.echo("\n".join(details(jobs[0])))
     else:
-        click.echo("\n".join(render.fitted(render.table(HEAD, map(row, found), right="TIME"))))
+        click.echo("\n".join(render.fitted(render.table(HEAD, map(row, jobs), right="TIME"))))
 
 
 def details(job: Job) -> list[str]:
-    """A job, one fact to a line."""
+    """Return the details of a job, one to a line."""
     facts = {
         "Job": job["id"],
         "Name": job["name"],
         "Owner": job["owner"],
         "State": _state(job),
-        "Why": job["why"] if job["state"] == "queued" else None,
+        "Waiting": job["why"] if job["state"] == "queued" else None,
         "Command": _command(job["command"]),
         "Folder": job["folder"],
-        "Asked": asked(job["request"]),
+        "Request": describe_request(job["request"]),
         "Priority": job["priority"],
         "Type": job["task_type"],
         "Time limit": job["time_limit_s"] and render.clock(job["time_limit_s"]),
         "After": _after(job["after"]),
         "Node": job["node"],
-        "Within": job.get("within"),
+        "Reservation": job.get("within"),
         "GPUs": ", ".join(map(str, job["gpus"] or ())),
         "Submitted": render.local_time(job["submitted_at"]),
         "Started": job["started_at"] and render.local_time(job["started_at"]),
@@ -63,18 +69,18 @@ def details(job: Job) -> list[str]:
         "Output": job["logs"]["stdout"],
         "Errors": job["logs"]["stderr"],
     }
-    told = {f"{name}:": render.clean(value) for name, value in facts.items() if value}
-    width = max(map(len, told))
-    lines = [f"{name:<{width}} {value}" for name, value in told.items()]
+    shown = {f"{name}:": render.clean(value) for name, value in facts.items() if value}
+    width = max(map(len, shown))
+    lines = [f"{name:<{width}} {value}" for name, value in shown.items()]
     return lines + (_attempts(job) if len(job["attempts"]) > 1 else [])
 
 
 def _state(job: Job) -> str:
-    said = job["phase"] if job["phase"] and job["phase"] != job["state"] else ""
+    detail = job["phase"] if job["phase"] and job["phase"] != job["state"] else ""
     if job["state"] not in ("queued", "running"):
-        said = remark(job)
+        detail = remark(job)
     message = f": {job['message']}" if job["message"] else ""
-    return f"{job['state']}{f' ({said})' if said and said != '-' else ''}{message}"
+    return f"{job['state']}{f' ({detail})' if detail and detail != '-' else ''}{message}"
 
 
 def _command(command: list[str]) -> str:
@@ -83,31 +89,31 @@ def _command(command: list[str]) -> str:
     return shlex.join(command)
 
 
-def asked(request: dict[str, Any]) -> str:
-    """The amounts, then the wishes, in one line."""
+def describe_request(request: dict[str, Any]) -> str:
+    """Return the amounts and then the constraints of a request, on one line."""
     flat = {**request, **(request.get("resources") or {})}
-    wishes = [
-        f"{name} {value if isinstance(value, str) else _wish(value)}"
+    constraints = [
+        f"{name} {value if isinstance(value, str) else _constraint(value)}"
         for name, value in request.items()
         if name not in ("resources", "alternatives")
         and value
         and not isinstance(value, int | float)
     ]
-    return ", ".join(filter(None, [render.amounts(flat), *wishes]))
+    return ", ".join(filter(None, [render.amounts(flat), *constraints]))
 
 
-def _wish(value: Any) -> str:
+def _constraint(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{name}={one}" for name, one in value.items())
+        return " ".join(f"{key}={text}" for key, text in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _after(after: list[dict[str, str]] | None) -> str:
-    return ", ".join(f"{one['condition']}:{one['id']}" for one in after or ())
+    return ", ".join(f"{job['condition']}:{job['id']}" for job in after or ())
 
 
 def _peak(job: Job) -> str:
-    """What it used at most, beside what it asked for."""
+    """Return the peak memory, with the limit if there is one."""
     peak = job["peak_memory_bytes"]
     if peak is None:
         return ""
@@ -120,14 +126,14 @@ def _attempts(job: Job) -> list[str]:
     head = ("ATTEMPT", "NODE", "STARTED", "TIME", "ENDED BY", "PEAK", "MESSAGE")
     rows = [
         (
-            one["number"],
-            one["node"],
-            render.local_time(one["started_at"]),
-            render.clock(ran_s(one)),
-            remark({"state": "", **one}),
-            "-" if (peak := one["peak_memory_bytes"]) is None else render.size(peak, up=True),
-            one["message"] or "-",
+            attempt["number"],
+            attempt["node"],
+            render.local_time(attempt["started_at"]),
+            render.clock(ran_s(attempt)),
+            remark({"state": "", **attempt}),
+            "-" if (peak := attempt["peak_memory_bytes"]) is None else render.size(peak, up=True),
+            attempt["message"] or "-",
         )
-        for one in job["attempts"]
+        for attempt in job["attempts"]
     ]
     return ["", *render.table(head, rows, right="ATTEMPT,TIME,PEAK")]

@@ -1,4 +1,4 @@
-"""`grid simulate`: what would become of these tasks on those nodes, by one strategy or another."""
+"""`grid simulate`: compare placement strategies on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import Any
 
 import click
 
+from gridhand.cli.help_format import command, option
+
 _SHOW_AFTER_S = 1.0
 _MOST_SEEDS = 1000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def read_seeds(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
-    """Numbers as people list them: `7`, `1-5` or `1,4,9`."""
+    """Read a list of numbers: `7`, `1-5` or `1,4,9`."""
     seeds: dict[int, None] = {}
     for part in value.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not 0 <= last - first < _MOST_SEEDS:
             raise click.BadParameter(f"{value!r} is not a list of seeds such as 7, 1-5 or 1,4,9")
         seeds.update(dict.fromkeys(range(first, last + 1)))
@@ -33,44 +35,49 @@ def read_seeds(ctx: click.Context, param: click.Parameter, value: str) -> list[i
 
 
 def read_load(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if value != value:  # only nan does not equal itself, and no range keeps it out
+    if value != value:  # only nan differs from itself, and a range lets it through
         raise click.BadParameter("nan is not a load")
     return value
 
 
-@click.command()
-@click.option("--nodes", required=True, type=_FILE, help="The nodes: CSV, YAML or openb.")
-@click.option("--tasks", required=True, type=_FILE, help="The tasks: CSV, YAML or openb.")
-@click.option(
+@command(
+    epilog="""
+    grid simulate --nodes nodes.yaml --tasks tasks.csv --strategy all
+    """
+)
+@option("--nodes", required=True, type=_FILE, help="File with the nodes: CSV, YAML or openb.")
+@option("--tasks", required=True, type=_FILE, help="File with the tasks: CSV, YAML or openb.")
+@option(
     "--strategy",
     "strategies",
     multiple=True,
     metavar="NAME",
-    help="How nodes are ranked; may be repeated, and `all` is every one there is.",
+    help="Strategy to compare, or `all`. Repeatable.",
 )
-@click.option(
+@option(
     "--load",
     type=click.FloatRange(0, 100, min_open=True),
     callback=read_load,
     default=1.3,
     show_default=True,
-    help="How much is asked for in all, 1 being all there is.",
+    metavar="N",
+    help="Demand as a share of the capacity; 1 is all of it.",
 )
-@click.option(
+@option(
     "--seeds",
     callback=read_seeds,
     default="1-5",
     show_default=True,
     metavar="LIST",
-    help="Orders of arrival to average over: 7, 1-5 or 1,4,9.",
+    help="Seeds to average over, each with its own order of tasks.",
 )
-@click.option("--departures", is_flag=True, help="Let tasks come and go, and average over time.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option(
+@option("--departures", is_flag=True, help="Let tasks leave again, and average over time.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.png",
-    help="Draw the allocation and, of a small cluster, who has what at the end.",
+    help="Draw the results and, for a small cluster, the final placement.",
 )
 def simulate(
     nodes: Path,
@@ -82,15 +89,14 @@ def simulate(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Replay tasks, and compare strategies.
+    """Compare strategies on a simulated cluster.
 
-    The very code that places real jobs decides. Tasks arrive in an order that each seed shuffles
-    anew, more of them are drawn until the load is reached, and one that fits nowhere is dropped.
-    Nothing leaves, unless --departures lets tasks come and go.
+    The code that places real jobs decides. Each seed shuffles the order in which tasks arrive; more
+    tasks are drawn until the load is reached, and a task that fits nowhere is dropped. Tasks stay
+    until the end, unless --departures is given.
 
-    Files are lists of what a node has and of what a task asks for, in the names and units that are
-    used everywhere (name, cpu, memory, gpu, gpu_memory, gpu_model, count, ...), or those of the
-    openb traces.
+    The files list the resources of nodes and the requests of tasks, with the usual names and units
+    (name, cpu, memory, gpu, gpu_memory, gpu_model, count, ...), or are openb traces.
     """
     from gridhand.simulate.compare import chosen, compare
     from gridhand.simulate.inputs import read_nodes, read_tasks
@@ -100,7 +106,7 @@ def simulate(
     cluster = read_nodes(nodes)
     asking = read_tasks(tasks, cluster)
     setting = Setting(cluster, asking, load, seeds, departures)
-    with Progress() as progress:
+    with ReplayProgress() as progress:
         runs = compare(
             cluster, asking, chosen(strategies, cluster), load=load, seeds=seeds,
             departures=departures, progress=progress.show,
@@ -109,12 +115,12 @@ def simulate(
         from gridhand.simulate.plot import draw
 
         plot.write_bytes(draw(runs, setting))
-    found = summary(runs, setting)
-    click.echo(json.dumps(found, indent=2) if as_json else text(found))
+    figures = summary(runs, setting)
+    click.echo(json.dumps(figures, indent=2) if as_json else text(figures))
 
 
 def _check_plot(plot: Path | None) -> None:
-    """What would fail at the end fails now."""
+    """Raise now if the chart could not be written at the end."""
     from gridhand.core.errors import GridError, InvalidInput
 
     if plot is None:
@@ -122,7 +128,7 @@ def _check_plot(plot: Path | None) -> None:
     if plot.suffix.lower() != ".png":
         raise InvalidInput("--plot", str(plot), "a file name that ends in .png")
     if not plot.absolute().parent.is_dir():
-        raise InvalidInput("--plot", str(plot), "a file in a folder that is there")
+        raise InvalidInput("--plot", str(plot), "a file in a folder that exists")
     if find_spec("matplotlib") is None:
         raise GridError(
             "--plot needs matplotlib, which is not installed",
@@ -130,14 +136,14 @@ def _check_plot(plot: Path | None) -> None:
         )
 
 
-class Progress:
-    """A bar on the terminal, for those who have waited for a second."""
+class ReplayProgress:
+    """A progress bar on the terminal, shown after a second."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ReplayProgress:
         return self
 
     def show(self, done: int, total: int) -> None:

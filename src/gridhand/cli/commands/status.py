@@ -1,4 +1,4 @@
-"""The cluster as it is: all of it, each node, or one node in detail."""
+"""`grid status`, `grid list` and `grid stats`: the cluster, its nodes, and one node in detail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import command, option
+from gridhand.cli.support.completions import complete_nodes
 
 Facts = Mapping[str, Any]
 
@@ -16,23 +18,23 @@ _LABELS = {"cpu": "CPU", "memory": "Memory", "disk": "Storage", "gpu": "GPU"}
 _FIRST = (*_LABELS, "gpu_memory")
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@command()
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(as_json: bool) -> None:
-    """Show the cluster and its controller."""
+    """Show a summary of the cluster."""
     from gridhand.client import connect
 
     with connect() as client:
-        found = client.status()
+        summary = client.status()
     if as_json:
-        render.print_json(found)
+        render.print_json(summary)
     else:
-        click.echo("\n".join(status_lines(found)))
+        click.echo("\n".join(status_lines(summary)))
 
 
-def status_lines(found: Facts) -> list[str]:
-    controller, nodes = found["controller"], found["nodes"]
-    jobs = ", ".join(f"{count} {state}" for state, count in found["jobs"].items())
+def status_lines(summary: Facts) -> list[str]:
+    controller, nodes = summary["controller"], summary["nodes"]
+    jobs = ", ".join(f"{count} {state}" for state, count in summary["jobs"].items())
     up = render.clock(controller["uptime_s"])
     lines = [
         f"Controller: {controller['version']}, pid {controller['pid']}, up {up}",
@@ -41,35 +43,37 @@ def status_lines(found: Facts) -> list[str]:
         f"Nodes:      {len(nodes)}{_healths(nodes)}",
         f"Jobs:       {jobs}",
     ]
-    if found["total"]:
-        lines += ["", *amount_table(found)]
-    problems = [f"  {text}" for one in found.get("problems") or () for text in problem_lines(one)]
+    if summary["total"]:
+        lines += ["", *amount_table(summary)]
+    problems = [
+        f"  {text}" for problem in summary.get("problems") or () for text in problem_lines(problem)
+    ]
     return [*lines, "", "Problems:", *problems] if problems else lines
 
 
 def problem_lines(problem: Any) -> list[str]:
-    """What is wrong and what to do, however it was told."""
+    """Return the lines of a problem and its hint."""
     if not isinstance(problem, Mapping):
         return [render.clean(problem)]
     where = f"{problem['node']}: " if problem.get("node") else ""
-    said = [render.clean(f"{where}{problem.get('message', '')}")]
-    return [*said, f"  {render.clean(problem['hint'])}"] if problem.get("hint") else said
+    lines = [render.clean(f"{where}{problem.get('message', '')}")]
+    return [*lines, f"  {render.clean(problem['hint'])}"] if problem.get("hint") else lines
 
 
 def _healths(nodes: Iterable[Facts]) -> str:
     counts: dict[str, int] = {}
     for node in nodes:
         counts[health(node)] = counts.get(health(node), 0) + 1
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    return f" ({told})" if told else ""
+    parts = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return f" ({parts})" if parts else ""
 
 
-def amount_table(found: Facts) -> list[str]:
-    """Each resource on a line: total, allocated, available, and how much of it is allocated."""
+def amount_table(facts: Facts) -> list[str]:
+    """Return a table of resources: total, allocated, available, and the share allocated."""
     rows = [
-        (label(name), *(render.amount(name, found[kind].get(name, 0)) for kind in _KINDS),
-         f"{100 * part(found, name):.0f} %")
-        for name in names(found["total"])
+        (label(name), *(render.amount(name, facts[kind].get(name, 0)) for kind in _KINDS),
+         f"{100 * part(facts, name):.0f} %")
+        for name in names(facts["total"])
     ]  # fmt: skip
     head = ("RESOURCE", "TOTAL", "ALLOCATED", "AVAILABLE", "SHARE")
     return render.table(head, rows, right="TOTAL,ALLOCATED,AVAILABLE,SHARE")
@@ -79,7 +83,7 @@ _KINDS = ("total", "allocated", "available")
 
 
 def names(total: Facts) -> list[str]:
-    """The resources there are: those that everybody knows first."""
+    """Return the names of the resources, well-known ones first."""
     return [*(n for n in _FIRST if n in total), *sorted(n for n in total if n not in _FIRST)]
 
 
@@ -93,7 +97,7 @@ def part(node: Facts, name: str) -> float:
 
 
 def health(node: Facts) -> str:
-    """One word, or two, for how a node is."""
+    """Return the health of a node in one or two words."""
     if node["health"] == "up" and node.get("draining"):
         return "draining"
     return f"{node['health']}, overcommitted" if node.get("overcommitted") else str(node["health"])
@@ -105,81 +109,120 @@ def _status_text(node: Facts) -> str:
     return render.coloured(f"{mark}{word}", word.partition(",")[0])
 
 
-@click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def list_nodes(as_json: bool) -> None:
-    """List the nodes and what is free on them."""
+@command("list")
+@option("-l", "--long", "in_full", is_flag=True, help="Show each node in full.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_nodes(in_full: bool, as_json: bool) -> None:
+    """List the nodes and their resources.
+
+    One line for each node says what is free; --long and `grid stats NODE` show more.
+    """
     from gridhand.client import connect
 
     with connect() as client:
-        found = client.nodes()
+        nodes = client.nodes()
     if as_json:
-        render.print_json(found)
+        render.print_json(nodes)
+    elif not nodes:
+        click.echo("There are no nodes. Add one with `grid node register`.")
     else:
-        click.echo("\n".join(list_lines(found)))
+        lines = list_lines(nodes) if in_full else render.fitted(node_table(nodes))
+        click.echo("\n".join(lines))
+
+
+def node_table(nodes: Iterable[Facts]) -> list[str]:
+    """Return a line for each node: what is free, of how much."""
+    head = ("NODE", "STATUS", "FREE CPU", "FREE MEMORY", "FREE GPU", "OTHERS", "JOBS")
+    rows = [
+        (
+            node["name"],
+            health(node),
+            *(_free(node, name) for name in ("cpu", "memory", "gpu")),
+            ", ".join(f"{_free(node, name)} {name}" for name in _others(node)) or "-",
+            jobs_on(node),
+        )
+        for node in nodes
+    ]
+    return render.table(head, rows, right="FREE CPU,FREE MEMORY,FREE GPU,JOBS")
+
+
+def _free(node: Facts, name: str) -> str:
+    if name not in node["total"]:
+        return "-"
+    free, total = (node[kind].get(name, 0) for kind in ("available", "total"))
+    if name not in render.BYTES:
+        return f"{render.number(free)}/{render.number(total)}"
+    return f"{render.size(free)}/{render.size(total)}"
+
+
+def _others(node: Facts) -> list[str]:
+    return [name for name in names(node["total"]) if name not in _FIRST]
 
 
 def list_lines(nodes: Iterable[Facts]) -> list[str]:
+    """Return each node in full, with a frame on a terminal."""
     lines = [line for node in nodes for line in _node_lines(node)]
-    if not lines:
-        return ["There are no nodes. `grid node register` adds one."]
     if not render.on_terminal():
         return lines
     return ["╔═══ Registered Nodes ═══", *(f"║ {line}" for line in lines), f"╚{'═' * 24}"]
 
 
 def _node_lines(node: Facts) -> list[str]:
-    found = names(node["total"])
-    width = max(map(len, map(label, found)), default=0) + 1
+    resources = names(node["total"])
+    width = max(map(len, map(label, resources)), default=0) + 1
     return [
         node["name"],
         f"  Status: {_status_text(node)}",
-        *([f"  Address: {node['address']}"] if node.get("address") else []),
+        *([f"  Address: {_address(node)}"] if node.get("address") else []),
         "  Resources:",
-        *(f"    {label(name) + ':':<{width}} {_in_words(node, name)}" for name in found),
+        *(f"    {label(name) + ':':<{width}} {_in_words(node, name)}" for name in resources),
         f"  Running Jobs: {jobs_on(node)}",
     ]
 
 
+def _address(node: Facts) -> str:
+    """Return the address, which nothing connects to: it was declared by an administrator."""
+    return f"{node['address']} (declared only)" if node.get("address") else ""
+
+
 def _in_words(node: Facts, name: str) -> str:
     by, unit = (render.GB, " GB") if name in render.BYTES else (1, "")
-    told = [
+    parts = [
         f"{render.rounded_down(node[kind].get(name, 0), by, 1)}{unit} {kind}" for kind in _KINDS
     ]
     used = used_of(node, name)
-    return ", ".join([*told, *([] if used is None else [f"{used / by:.1f}{unit} used"])])
+    return ", ".join([*parts, *([] if used is None else [f"{used / by:.1f}{unit} used"])])
 
 
 def jobs_on(node: Facts) -> int:
-    """How many jobs run there; where that is not told, how many hold something there."""
-    jobs = node.get("jobs", node.get("allocations", 0))
-    return len(jobs) if isinstance(jobs, list) else int(jobs)
+    """Return how many jobs run on the node; reservations are not counted."""
+    return int(node["jobs"])
 
 
 def used_of(node: Facts, name: str) -> float | None:
-    """What is really used, as far as it is measured."""
+    """Return the measured use, or None if it is not measured."""
     used = node.get("used") or {}
     value = used.get(name, used.get(f"{name}_bytes"))
     return None if value is None else float(value)
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.argument("node")
+@command()
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("node", shell_complete=complete_nodes)
 def stats(node: str, as_json: bool) -> None:
     """Show one node in detail."""
     from gridhand.client import connect
 
     with connect() as client:
-        found = client.node(node)
+        facts = client.node(node)
     if as_json:
-        render.print_json(found)
+        render.print_json(facts)
     else:
-        click.echo("\n".join(stats_lines(found)))
+        click.echo("\n".join(stats_lines(facts)))
 
 
 def stats_lines(node: Facts) -> list[str]:
-    """The blocks of it; framed on a terminal, and apart from each other elsewhere."""
+    """Return the lines about a node, with a frame on a terminal."""
     title, *blocks = _blocks(node)
     inside: list[str] = []
     for block in blocks:
@@ -192,19 +235,19 @@ def stats_lines(node: Facts) -> list[str]:
 
 
 def _blocks(node: Facts) -> list[list[str]]:
-    found = names(node["total"])
-    width = max([14, *(len(label(name)) + 2 for name in found)])
-    wide = max([16, *(len(_allocated(name)) for name in found)])
+    resources = names(node["total"])
+    width = max([14, *(len(label(name)) + 2 for name in resources)])
+    wide = max([16, *(len(_allocated(name)) for name in resources)])
     return [
         [f"Node: {node['name']}"],
         _heading(node),
         [
             "Resources (Total / Allocated / Available):",
-            *(f"  {label(name) + ':':<{width}} {_beside(node, name)}" for name in found),
+            *(f"  {label(name) + ':':<{width}} {_beside(node, name)}" for name in resources),
         ],
         [
             "Resource Utilization:",
-            *(f"  {_allocated(name):<{wide}} {100 * part(node, name):.1f}%" for name in found),
+            *(f"  {_allocated(name):<{wide}} {100 * part(node, name):.1f}%" for name in resources),
         ],
         *([_gpus(node)] if node.get("gpus") else []),
         [f"{'Running Jobs:':<16} {jobs_on(node)}"],
@@ -219,7 +262,7 @@ def _heading(node: Facts) -> list[str]:
     labels = " ".join(f"{key}={value}" for key, value in (node.get("labels") or {}).items())
     facts = {
         "Status:": _status_text(node),
-        "Address:": node.get("address"),
+        "Address:": _address(node),
         "Last Seen:": _ago(node.get("last_seen_at")),
         "Labels:": labels,
     }
@@ -241,10 +284,10 @@ def _ago(text: str | None) -> str | None:
 def _beside(node: Facts, name: str) -> str:
     unit = "GB" if name in render.BYTES else "cores" if name == "cpu" else ""
     by = render.GB if name in render.BYTES else 1
-    told = " / ".join(render.rounded_down(node[kind].get(name, 0), by, 2) for kind in _KINDS)
+    parts = " / ".join(render.rounded_down(node[kind].get(name, 0), by, 2) for kind in _KINDS)
     used, total = used_of(node, name), node["total"].get(name, 0)
     percent = f"({100 * used / total:.1f}% used)" if used is not None and total else ""
-    return " ".join(filter(None, [told, unit, percent]))
+    return " ".join(filter(None, [parts, unit, percent]))
 
 
 def _gpus(node: Facts) -> list[str]:
@@ -255,7 +298,7 @@ def _gpus(node: Facts) -> list[str]:
             gpu.get("model") or "-",
             gpu.get("health", "-"),
             _gpu_size(gpu, "memory"),
-            "all of it" if gpu.get("exclusive") else _gpu_size(gpu, "allocated_memory"),
+            "whole" if gpu.get("exclusive") else _gpu_size(gpu, "allocated_memory"),
             _gpu_size(gpu, "foreign_memory"),
             _gpu_size(gpu, "free_memory"),
         )

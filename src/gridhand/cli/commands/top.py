@@ -1,4 +1,4 @@
-"""`grid top`: nodes and jobs as they change, until q or Ctrl-C."""
+"""`grid top`: a live view of nodes and jobs."""
 
 from __future__ import annotations
 
@@ -11,54 +11,64 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridhand.cli import render
-from gridhand.cli.cluster import health, label, names, part, used_of
-from gridhand.cli.jobs import ran_s, remark, title
+from gridhand.cli.commands.status import health, label, names, node_table, part, used_of
+from gridhand.cli.help_format import command, option
 
 if TYPE_CHECKING:
     from gridhand.client import Client
 
 _HEAD = ("ID", "NAME", "OWNER", "STATE", "TIME", "NODE", "CPU", "MEMORY", "REASON")
-_ENTER, _LEAVE = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"  # another screen, no cursor
+_MOST_LINES = 200
+_HEAD_LINES = 4  # the title, two empty lines, and the heads of the columns
+_ENTER, _LEAVE = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"  # alternate screen, no cursor
 
 
-@click.command()
-@click.option("--once", is_flag=True, help="Print one picture and leave.")
-@click.option(
-    "--every", type=click.FloatRange(0.1, 3600), default=1.0, help="Seconds between pictures."
+@command()
+@option("--once", is_flag=True, help="Print the view once and exit.")
+@option(
+    "--every",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Time between updates; 1 by default.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one picture as JSON.")
+@option("--json", "as_json", is_flag=True, help="Print the view once as JSON.")
 def top(once: bool, every: float, as_json: bool) -> None:
-    """Watch nodes and jobs as they change.
+    """Watch nodes and jobs live.
 
-    q or Ctrl-C leaves.
+    Press q or Ctrl-C to leave.
     """
     from gridhand.client import connect
 
     with connect() as client:
         if as_json:
-            status, jobs = look(client)
+            status, jobs = fetch_view(client)
             render.print_json({"status": status, "jobs": jobs})
         elif once or not (sys.stdin.isatty() and render.on_terminal()):
-            click.echo("\n".join(frame(*look(client), width=200)))
+            click.echo("\n".join(frame(*fetch_view(client), width=200)))
         else:
             _watch(client, every)
 
 
-def look(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    return client.status(), client.jobs(states=["open"], limit=200)
+def fetch_view(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the status, each running job, and lines of those that wait."""
+    running = client.jobs(states=["running"], limit=_MOST_LINES)
+    return client.status(), [*running, *client.job_lines(states=["queued"], limit=_MOST_LINES)]
 
 
 def frame(
     status: Mapping[str, Any], jobs: list[dict[str, Any]], width: int, height: int = 10_000
 ) -> list[str]:
-    """One picture: the nodes, then the jobs, those that run first."""
+    """Return the lines of the view: the nodes, then the jobs, running ones first."""
     counts = ", ".join(f"{count} {state}" for state, count in status["jobs"].items())
     nodes = [line for node in status["nodes"] for line in _node(node)]
+    if len(nodes) + len(jobs) + _HEAD_LINES > height:
+        nodes = node_table(status["nodes"])
     rows = [_row(job) for job in sorted(jobs, key=lambda job: job["state"] != "running")]
     listed = render.table(_HEAD, rows, right="TIME,CPU,MEMORY")
     lines = [f"grid top  {time.strftime('%H:%M:%S')}  {counts}", "", *nodes, "", *listed]
     short = lines if len(lines) <= height else [*lines[: height - 1], "…"]
-    return [line if "\033" in line else line[:width] for line in short]
+    return [render.clipped(line, width) for line in short]
 
 
 def _node(node: Mapping[str, Any]) -> list[str]:
@@ -66,10 +76,10 @@ def _node(node: Mapping[str, Any]) -> list[str]:
     for name in names(node["total"]):
         held, total = node["allocated"].get(name, 0), node["total"][name]
         used = used_of(node, name)
-        said = f"{render.amount(name, held)} of {render.amount(name, total)} allocated"
+        text = f"{render.amount(name, held)} of {render.amount(name, total)} allocated"
         if used is not None:
-            said += f", {render.amount(name, round(used, 2))} used"
-        lines.append(f"  {label(name):<10} {_bar(part(node, name))}{said}")
+            text += f", {render.amount(name, round(used, 2))} used"
+        lines.append(f"  {label(name):<10} {_bar(part(node, name))}{text}")
     return lines
 
 
@@ -78,18 +88,19 @@ def _bar(filled: float) -> str:
 
 
 def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
+    from gridhand.cli.support.array_rows import line_row
+
     usage = job.get("usage") or {}
     cpu, memory = usage.get("cpu"), usage.get("memory_bytes")
-    facts = dict(job)
+    *about, reason = line_row(dict(job))
     return (
-        job["id"], title(facts), job["owner"], job["state"], render.clock(ran_s(facts)),
-        job["node"] or "-", "-" if cpu is None else f"{cpu:.2f}",
-        "-" if memory is None else render.size(memory), remark(facts),
+        *about, "-" if cpu is None else f"{cpu:.2f}",
+        "-" if memory is None else render.size(memory), reason,
     )  # fmt: skip
 
 
 def _watch(client: Client, every: float) -> None:
-    """Draw again and again on a screen of our own; the terminal is then as it was."""
+    """Redraw on the alternate screen until the user leaves, then restore the terminal."""
     import termios
     import tty
 
@@ -99,10 +110,10 @@ def _watch(client: Client, every: float) -> None:
         tty.setcbreak(0)
         while True:
             size = os.get_terminal_size()
-            width, height = size.columns or 80, size.lines or 24  # not every terminal tells
-            lines = frame(*look(client), width, height - 1)
+            width, height = size.columns or 80, size.lines or 24  # some terminals report 0
+            lines = frame(*fetch_view(client), width, height - 1)
             click.echo("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", nl=False)
-            if _asked_to_leave(every):
+            if _quit_pressed(every):
                 return
     except KeyboardInterrupt:
         return
@@ -111,7 +122,7 @@ def _watch(client: Client, every: float) -> None:
         click.echo(_LEAVE, nl=False)
 
 
-def _asked_to_leave(within: float) -> bool:
+def _quit_pressed(within: float) -> bool:
     import select
 
     readable, _, _ = select.select([0], [], [], within)

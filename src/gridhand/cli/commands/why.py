@@ -1,4 +1,4 @@
-"""`grid why`: why a job or a call waits, or where work would go and what speaks against it."""
+"""`grid why`: why a job or a call waits, or where a request would fit."""
 
 from __future__ import annotations
 
@@ -8,92 +8,107 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridhand.cli import render
+from gridhand.cli.help_format import command, option
 from gridhand.cli.options import request_options
+from gridhand.cli.support.completions import complete_jobs
 
 if TYPE_CHECKING:
     from gridhand.client import Client
 
-ABOUT_ROOM = "no room for "  # how a refusal begins
-_MOST_REASONS = 5  # of an array that are asked about
+ABOUT_ROOM = "no room for "  # the beginning of a refusal
+_MOST_REASONS = 5  # of an array that are explained in full
 
 
-@click.command()
-@request_options
-@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
-@click.argument("id", required=False)
-def why(request: dict[str, Any], id: str | None, as_json: bool) -> None:
-    """Say why a job or a call waits, or where work would go.
-
-    Give the ID of a job or of an array, @ for your last one, that of a call of a function, or what
-    you would ask for, as in `grid why --gpus 2`. It says what is missing on each node, which change
-    would fit now, and who holds what is waited for.
+@command(
+    epilog="""
+    grid why 17                   why job 17 waits
+    grid why --gpus 2 --mem 64GB  where such a request would fit
     """
-    from gridhand.cli import calls
-    from gridhand.cli.jobs import tasks
+)
+@request_options
+@option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+@click.argument("id", required=False, shell_complete=complete_jobs)
+def why(request: dict[str, Any], id: str | None, as_json: bool) -> None:
+    """Explain why work waits, or where it would fit.
+
+    Give the ID of a job, an array or a call, @ for your last job, or the options of a request. The
+    explanation says what each node lacks, which change would fit now, and who holds the resources.
+    """
+    from gridhand.cli.commands import calls
+    from gridhand.cli.commands.jobs import lines_of
     from gridhand.client import connect
 
     if (id is None) == (not request):
-        raise click.UsageError("Give the ID of a job, or what would be asked for, as in --gpus 2.")
+        raise click.UsageError("Give the ID of a job or a request such as --gpus 2, but not both.")
     with connect() as client:
         if id is None:
-            found = client.explain(request)
-            text = str(found.get("text") or found)
+            answer = client.explain(request)
+            text = str(answer.get("text") or answer)
         elif calls.is_call(id):
-            found, text = calls.why(client, id)
-        elif len(several := tasks(client, id)) > 1:
-            found = of_array(client, several)
-            text = _array_text(found)
+            answer, text = calls.why(client, id)
+        elif count_tasks(lines := lines_of(client, id)) > 1:
+            answer = explain_array(client, lines)
+            text = _array_text(answer)
         else:
-            found = client.why(several[0]["id"])
-            text = job_text(found)
+            answer = client.why(lines[0]["id"])
+            if answer["reason"] == "dependency" and not answer["message"]:
+                from gridhand.cli.support.failed_dependency import dependency_message
+
+                answer["message"] = dependency_message(client, answer)
+            text = job_text(answer)
     if as_json:
-        render.print_json(found)
+        render.print_json(answer)
     else:
         click.echo(text)
 
 
-def of_array(client: Client, tasks: list[dict[str, Any]]) -> dict[str, Any]:
-    """An array by what its tasks wait for: one of those that wait for the same speaks for all."""
-    from gridhand.cli.folding import name_of, together
+def count_tasks(lines: list[dict[str, Any]]) -> int:
+    return sum(line["tasks"]["count"] if "tasks" in line else 1 for line in lines)
 
-    waiting = together(job for job in tasks if job["state"] == "queued")
-    waiting.sort(key=len, reverse=True)
-    told = [client.why(several[0]["id"]) for several in waiting[:_MOST_REASONS]]
-    told += [several[0] for several in waiting[_MOST_REASONS:]]
+
+def explain_array(client: Client, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Explain an array once for each reason that its tasks wait for."""
+    states: Counter[str] = Counter()
+    for line in lines:
+        states[line["state"]] += line["tasks"]["count"]
+    waiting = [line for line in lines if line["state"] == "queued"]
+    waiting.sort(key=lambda line: -line["tasks"]["count"])
+    reasons = [client.why(line["id"]) for line in waiting[:_MOST_REASONS]]
+    reasons += waiting[_MOST_REASONS:]
     return {
-        "array": tasks[0]["array"],
-        "states": dict(Counter(job["state"] for job in tasks)),
+        "array": lines[0]["array"],
+        "states": dict(states),
         "waiting": [
             {
-                "tasks": [job["id"] for job in several],
-                "named": name_of(several),
-                "why": one["why"],
-                "explanation": one.get("explanation"),
-                "holders": one.get("holders", []),
+                "tasks": line["tasks"]["count"],
+                "named": line["tasks"]["named"],
+                "why": reason["why"],
+                "explanation": reason.get("explanation"),
+                "holders": reason.get("holders", []),
             }
-            for several, one in zip(waiting, told, strict=True)
+            for line, reason in zip(waiting, reasons, strict=True)
         ],
     }
 
 
-def _array_text(found: dict[str, Any]) -> str:
-    states = ", ".join(f"{count} {state}" for state, count in found["states"].items())
-    parts = [f"array {found['array']}: {states}"]
-    parts += [f"{one['named']}: {_reason(one)}" for one in found["waiting"]]
+def _array_text(array: dict[str, Any]) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in array["states"].items())
+    parts = [f"array {array['array']}: {states}"]
+    parts += [f"{group['named']}: {_reason(group)}" for group in array["waiting"]]
     return "\n".join(parts)
 
 
-def job_text(found: dict[str, Any]) -> str:
-    """Why a job waits, or that it does not."""
-    if found["why"] is not None:
-        return f"job {found['id']}: {_reason(found)}"
-    said = f"job {found['id']} is {found['state']}"
-    return f"{said}: {found['message']}" if found.get("message") else said
+def job_text(job: dict[str, Any]) -> str:
+    """Return why a job waits, or its state if it does not."""
+    if job["why"] is not None:
+        return f"job {job['id']}: {_reason(job)}"
+    state = f"job {job['id']} is {job['state']}"
+    return f"{state}: {job['message']}" if job.get("message") else state
 
 
-def _reason(found: dict[str, Any]) -> str:
-    """The explanation has all that its summary `why` has, if that is about the same."""
-    summary, explained = found["why"] or "it has just begun", found["explanation"]
+def _reason(job: dict[str, Any]) -> str:
+    """Return the explanation, with the summary `why` before it unless it says the same."""
+    summary, explained = job["why"] or "not scheduled yet", job["explanation"]
     if not explained:
         return str(summary)
     same = summary.startswith(ABOUT_ROOM) or explained.startswith(summary)

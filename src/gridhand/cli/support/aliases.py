@@ -1,6 +1,6 @@
-"""What those type who come from elsewhere, and the command that does it here.
+"""Command names of other tools, and the command that does the same here.
 
-Only looked at when a command is unknown, so that nobody else pays for it.
+Loaded only when a command is unknown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command to run: its words, and scripts that say in their head what they need.
+"""The command of `grid run`, and the options at the top of a script.
 
-As with `#SBATCH`, lines that begin with `#GRID` hold options of `grid run`, and the command line
-wins over them. Only the head of a script counts: what is before its first line that is neither
-empty nor a comment.
+Lines that begin with `#GRID` hold options of `grid run`, those that begin with `#SBATCH` options of
+Slurm. Options on the command line override them. They are read only up to the first line that is
+neither empty nor a comment.
 """
 
 from __future__ import annotations
@@ -13,120 +13,147 @@ from typing import NamedTuple
 import click
 from click.core import ParameterSource
 
-_MARK = b"#GRID"
+from gridhand.cli.help_format import GroupedCommand
+
+_GRID, _SBATCH = b"#GRID", b"#SBATCH"
+_SHELL = "/bin/sh"
 _HEAD_BYTES = 1 << 16
 _LONGEST_NAME = 200
 
 
 class Script(NamedTuple):
-    """What a script says of itself: the options in its head, and what runs it."""
+    """A script, its interpreter, the options at its top, and those of Slurm that are ignored."""
 
     path: str
-    options: list[str]
     interpreter: list[str]
+    options: list[str]
+    ignored: list[str]
 
 
-class ScriptCommand(click.Command):
-    """A command whose options may also be in the head of the script that it is to run."""
+class ScriptCommand(GroupedCommand):
+    """A command whose options may also be at the top of the script that it runs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
-        if ctx.resilient_parsing:  # a shell completes a line that is not finished
+        if ctx.resilient_parsing:  # a shell completes an unfinished line
             return rest
-        command = words(ctx.params["command"])
+        command = split_command(ctx.params["command"])
         script = find_script(command[0])
         if script is not None:
-            self._take_from(script, ctx)
-            command = [*started_by(script), *command[1:]]
+            command = [*command_of(script), *command[1:]]
+            if script.options or script.ignored:
+                self._take_from(script, ctx)
         ctx.params["command"] = tuple(command)
         return rest
 
     def _take_from(self, script: Script, ctx: click.Context) -> None:
-        """The options that are not on the command line, as if they were."""
+        """Apply the options of the script that are not on the command line."""
         inner = click.Context(self, info_name=ctx.info_name, parent=ctx.parent)
-        end = ["--", "--"]  # an option that lacks its value takes the first, and is found out
+        end = ["--", "--"]  # an option without its value takes the first, and is noticed
         try:
             super().parse_args(inner, [*script.options, *end])
         except click.UsageError as error:
             raise _wrong(script.path, error.format_message()) from None
         if inner.params.pop("command") != ("--",):
-            raise _wrong(script.path, "there must be options with their values, and nothing else")
+            raise _wrong(script.path, "only options and their values are allowed")
         for name, value in inner.params.items():
             if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
                 ctx.params[name] = value
         if ctx.params["name"] is None:
             ctx.params["name"] = _title(script.path)
+        if script.ignored and not ctx.params["quiet"]:
+            words = " ".join(script.ignored)
+            click.echo(f"grid: {script.path}: ignored #SBATCH options: {words}", err=True)
 
 
-def words(command: tuple[str, ...]) -> list[str]:
-    """The command; a single word is split as a shell would, unless it is the name of a file."""
+def split_command(command: tuple[str, ...]) -> list[str]:
+    """Return the command; a single word is split as a shell would, unless it names a file."""
     if len(command) > 1 or not set(command[0]) & set(" \t\n\"'\\") or os.path.exists(command[0]):
         return list(command)
     import shlex
 
     try:
-        found = shlex.split(command[0])
+        words = shlex.split(command[0])
     except ValueError as error:
         raise click.UsageError(f"COMMAND: {command[0]!r} cannot be split: {error}") from None
-    if not found:
-        raise click.UsageError("COMMAND: there is no word in it")
-    return found
+    if not words:
+        raise click.UsageError("COMMAND: it is empty")
+    return words
 
 
 def find_script(name: str) -> Script | None:
-    """The script that is meant, if there are options in its head.
+    """Return the script of that name: a file that begins with `#!` or with lines of options.
 
-    A name without a slash is a command on the PATH first: nobody shall run a file by accident
-    because it lies in the current folder.
+    A name without a slash is first looked up on the PATH, so that nobody runs a file by accident
+    because it is in the current folder.
     """
     head = _head(name)
-    if b"\n" + _MARK not in head or ("/" not in name and _on_path(name)):
+    if not head.startswith(b"#") or ("/" not in name and _on_path(name)):
         return None
-    first, *lines = head.split(b"\n")
-    options = _options(name, lines)
-    return Script(name, options, os.fsdecode(first.strip()).split(maxsplit=1)) if options else None
+    first, *rest = head.split(b"\n")
+    named = first.startswith(b"#!")
+    options, ignored = _options(name, rest if named else [first, *rest], 2 if named else 1)
+    if not named and not options and not ignored:
+        return None
+    interpreter = os.fsdecode(first[2:].strip()).split(maxsplit=1) if named else []
+    return Script(name, interpreter, options, ignored)
 
 
 def _head(path: str) -> bytes:
-    """How a script begins, after the #!; nothing if it is none."""
+    """Return the beginning of a file; empty if it cannot be read."""
     try:
-        if not os.path.isfile(path):  # to open a pipe would wait for somebody at its other end
+        if not os.path.isfile(path):  # opening a pipe would wait for its other end
             return b""
         with open(path, "rb") as file:
-            return file.read(_HEAD_BYTES) if file.read(2) == b"#!" else b""
-    except OSError:  # who runs it will say so
+            return file.read(_HEAD_BYTES)
+    except OSError:  # running it will report that
         return b""
 
 
-def _options(path: str, lines: list[bytes]) -> list[str]:
-    import shlex
-
-    found: list[str] = []
-    for number, line in enumerate(lines, 2):
+def _options(path: str, lines: list[bytes], first: int) -> tuple[list[str], list[str]]:
+    """Return the options of `grid run`, and those of Slurm that are ignored; `#GRID` lines win."""
+    ours: list[str] = []
+    slurm: list[str] = []
+    for number, line in enumerate(lines, first):
         text = line.strip()
         if text and not text.startswith(b"#"):
             break
-        if line.startswith(_MARK) and line[len(_MARK) :][:1].isspace():
-            try:
-                found += shlex.split(os.fsdecode(line[len(_MARK) :]), comments=True)
-            except ValueError as error:
-                raise _wrong(path, f"line {number}: {error}") from None
-    return found
+        ours += _words(path, number, line, _GRID)
+        slurm += _words(path, number, line, _SBATCH)
+    if not slurm:
+        return ours, []
+    from gridhand.cli.support.sbatch import translate_sbatch
+
+    translated, ignored = translate_sbatch(slurm)
+    return [*translated, *ours], ignored
+
+
+def _words(path: str, number: int, line: bytes, mark: bytes) -> list[str]:
+    if not (line.startswith(mark) and line[len(mark) :][:1].isspace()):
+        return []
+    import shlex
+
+    try:
+        return shlex.split(os.fsdecode(line[len(mark) :]), comments=True)
+    except ValueError as error:
+        raise _wrong(path, f"line {number}: {error}") from None
 
 
 def _on_path(name: str) -> bool:
-    """Whether it is a command there, and another file than the one in this folder."""
+    """Return whether the PATH has such a command, other than the file in this folder."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = os.path.join(folder or ".", name)
-        if os.path.isfile(found) and os.access(found, os.X_OK):
-            return not os.path.samefile(found, name)
+        path = os.path.join(folder or ".", name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return not os.path.samefile(path, name)
     return False
 
 
-def started_by(script: Script) -> list[str]:
-    """The words that start it; one that is not executable is given to what its first line names."""
+def command_of(script: Script) -> list[str]:
+    """Return the words that start the script; one that the kernel cannot start needs help."""
     path = script.path if "/" in script.path else f"./{script.path}"
-    return [path] if os.access(path, os.X_OK) else [*script.interpreter, path]
+    if script.interpreter and os.access(path, os.X_OK):
+        return [path]
+    return [*(script.interpreter or [_SHELL]), path]
 
 
 def _title(path: str) -> str | None:
@@ -135,4 +162,4 @@ def _title(path: str) -> str | None:
 
 
 def _wrong(path: str, what: str) -> click.UsageError:
-    return click.UsageError(f"the #GRID lines of {path}: {what}")
+    return click.UsageError(f"the #GRID or #SBATCH lines of {path}: {what}")

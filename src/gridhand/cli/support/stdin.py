@@ -1,9 +1,9 @@
-"""The caller's standard input, on its way to a job that is nobody's child of ours.
+"""Passes the standard input of `grid run` to its job, which is not a child of this process.
 
-A job is started by the starter of its node, which opens a path. A file is given by its own path;
-for anything else there is a pipe, which is found under /proc by those who are the same user. This
-process holds both ends of it from the beginning, so what is in it waits for the job, and for its
-next attempt; and when the process is gone, however it went, nothing is left behind.
+The starter of the node starts the job and opens a path for its input. A file is passed by its own
+path. Anything else goes through a pipe, which processes of the same user find under /proc. This
+process holds both ends of the pipe from the beginning, so what is in it waits for the job and for
+its next attempt, and nothing is left behind when the process ends.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 from _thread import start_new_thread
 
 _CHUNK = 65536
-_LOOK_AGAIN_S = 0.5
+_POLL_S = 0.5
 
 
 class Stdin:
-    """What `grid run` was given on its standard input. `path` is None if that is nothing."""
+    """The standard input of `grid run`. `path` is None if there is none."""
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
@@ -27,11 +27,11 @@ class Stdin:
         self.path = self._find()
 
     def pump(self) -> None:
-        """Begin to pass on what comes, in a thread that ends with the process."""
+        """Start to copy the input, in a thread that ends with the process."""
         if self._writer < 0:
             return
         end, self._writer = self._writer, -1
-        if os.isatty(self._fd):  # in the background a read shall fail, and not stop us
+        if os.isatty(self._fd):  # in the background a read must fail and not stop us
             signal.signal(signal.SIGTTIN, signal.SIG_IGN)
         start_new_thread(_pump, (self._fd, end))
 
@@ -42,25 +42,25 @@ class Stdin:
         self._reader = self._writer = -1
 
     def _find(self) -> str | None:
-        if self._fd < 0 or sys.stdin is None:  # closed; the number may stand for another file now
+        if self._fd < 0 or sys.stdin is None:  # closed; the number may be another file now
             return None
-        found = os.fstat(self._fd)
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev:
+        status = os.fstat(self._fd)
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev:
             return None
-        return _file(self._fd, found) or self._pipe()
+        return _file(self._fd, status) or self._pipe()
 
     def _pipe(self) -> str:
         self._reader, self._writer = os.pipe()
         return f"/proc/{os.getpid()}/fd/{self._reader}"
 
 
-def _file(fd: int, found: os.stat_result) -> str | None:
-    """The path of a plain file that nothing has been read of yet, if it still has one."""
-    if not stat.S_ISREG(found.st_mode) or os.lseek(fd, 0, os.SEEK_CUR) != 0:
+def _file(fd: int, status: os.stat_result) -> str | None:
+    """Return the path of a plain file that has not been read from, if it still has one."""
+    if not stat.S_ISREG(status.st_mode) or os.lseek(fd, 0, os.SEEK_CUR) != 0:
         return None
     try:
         path = os.readlink(f"/proc/self/fd/{fd}")
-        return path if os.path.samestat(os.stat(path), found) else None
+        return path if os.path.samestat(os.stat(path), status) else None
     except OSError:
         return None
 
@@ -71,12 +71,12 @@ def _pump(source: int, target: int) -> None:
             while data:
                 data = data[os.write(target, data) :]
     except OSError:
-        pass  # the source is broken: for the job that is the end of it
+        pass  # the source is broken: the job sees the end of its input
     os.close(target)
 
 
 def _read(source: int) -> bytes:
-    """The next bytes; waits while the terminal belongs to another program."""
+    """Return the next bytes; wait while the terminal belongs to another program."""
     while True:
         try:
             return os.read(source, _CHUNK)
@@ -85,7 +85,7 @@ def _read(source: int) -> bytes:
                 raise
         from time import sleep
 
-        sleep(_LOOK_AGAIN_S)
+        sleep(_POLL_S)
 
 
 def _in_background(fd: int) -> bool:

@@ -1,75 +1,85 @@
-"""Dispatch: starts what waits, in the keeper's thread and in the transaction that made room.
+"""The dispatcher starts waiting jobs, in the keeper's thread and the transaction that made room.
 
-A job that is submitted where there is room is written down, placed and granted in one commit; one
-that ends gives its place to the next in the same commit. Whoever runs jobs hears of the changes
-once they are durable, and not before.
+A job that is submitted where there is room is stored, placed and granted in one commit; a job that
+ends gives its room to the next in the same commit. The runner of jobs is told of changes only once
+they are durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gridhand.controller.commands import Desk, near
-from gridhand.controller.job_commands import cancel, end_lost
-from gridhand.controller.lanes import Lanes
-from gridhand.core import jobs
-from gridhand.core.allocations import Allocation, Lifetime
+from gridhand.controller.keeper.job_commands import cancel_job, end_lost_attempts
+from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
+from gridhand.controller.keeper.prefetch import Prefetch
 from gridhand.core.errors import GridError
-from gridhand.core.jobs import After, Condition, Job, JobState, Reason
-from gridhand.core.ledger import Change, Placement, Terms
-from gridhand.core.placement import place
-from gridhand.core.queue import Queue
-from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Request
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.jobs import job as jobs
+from gridhand.core.jobs.job import After, Condition, Job, JobState, Reason
+from gridhand.core.ledger.allocations import Allocation, Lifetime, Terms
+from gridhand.core.ledger.ledger import Change, Placement
+from gridhand.core.model.names import AllocationId, JobId
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.place import place
+from gridhand.core.queue.queue import Queue
 
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
 
-Held = dict[str, Allocation]
+Held = dict[AllocationId, Allocation]
 Listener = Callable[[Sequence[Change], Held], None]
 _FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.lost"})
 
 
 class Dispatch:
-    """The queue of a keeper. All but `pause` and `resume` is called from the keeper's thread."""
+    """The queue of a keeper. All methods but `pause` and `resume` run in the keeper's thread."""
 
     def __init__(
         self,
         listener: Listener = lambda changes, held: None,
         reloaded: Callable[[], None] = lambda: None,
+        startable: Callable[[Job], bool] = lambda job: True,
     ) -> None:
-        """`reloaded` is called when the ledger was read anew: it may have changed untold."""
-        self.queue = Queue()
+        """`reloaded` is called after the ledger was read again: it may have changed unnoticed."""
+        self._startable = startable
+        self.queue = Queue(startable)
         self.listener = listener
         self.reloaded = reloaded
-        self._lanes = Lanes()
-        self._shared: Held = {}  # what those hold who were lined up by this batch
+        self._prefetch = Prefetch()
+        self._shared: Held = {}  # allocations that this batch lined jobs up behind
         self._paused = False
         self._more = False
 
     def pause(self) -> None:
-        """Start nothing for now: the nodes are not reached yet, or the controller is to end."""
+        """Start nothing for now: the nodes are not connected yet, or the controller stops."""
         self._paused = True
 
     def resume(self) -> None:
         self._paused, self._more = False, True
 
     def load(self, open_jobs: Iterable[Job]) -> None:
-        """Begin anew with these.
+        """Build the queue again from these jobs.
 
-        Whatever a queued job was to run after and is not among them has ended as it had to: had
-        it not, the job would have been cancelled in the same transaction.
+        A dependency of a queued job that is not among them has ended as it had to: otherwise the
+        job would have been cancelled in the same transaction.
         """
-        self.queue = Queue()
+        self.queue = Queue(self._startable)
         self._more = True
         ordered = sorted(open_jobs, key=lambda job: (job.state is JobState.QUEUED, job.number))
         known = {job.id for job in ordered}
         for job in ordered:
-            self.queue.put(job, {one.id: _met(one) for one in job.after if one.id not in known})
+            self.queue.put(
+                job,
+                {
+                    dependency.id: _met(dependency)
+                    for dependency in job.after
+                    if dependency.id not in known
+                },
+            )
 
     # ---- time
 
     def due(self, now: int) -> bool:
-        """Whether there is something to do though nobody asks for anything."""
+        """Return whether there is something to do without any operation."""
         if self._paused:
             return False
         next_due = self.queue.next_due()
@@ -80,29 +90,29 @@ class Dispatch:
 
     # ---- a batch
 
-    def run(self, desk: Desk, *, starting: bool = True, ahead: bool = True) -> None:
-        """Take note of what the batch has changed so far, and start what there is room for.
+    def run(self, context: Context, *, starting: bool = True, ahead: bool = True) -> None:
+        """Tell the queue what the batch has changed so far, and start what there is room for.
 
-        Nothing is lined up behind what runs unless it may go `ahead` of all others that wait.
+        Jobs are lined up behind running ones only if they may go `ahead` of all that waits.
         """
-        seen = self._catch_up(desk, 0, begun=True)
+        seen = self._catch_up(context, 0, begun=True)
         self._more = not starting and self._more
         if starting and not self._paused:
-            self._start(desk, ahead)
-        self._catch_up(desk, seen)
+            self._start(context, ahead)
+        self._catch_up(context, seen)
 
     def look_again(self) -> None:
-        """Something became free of which the ledger does not know."""
+        """Try waiting jobs again: something outside the ledger became free."""
         self.queue.freed()
         self._more = True
 
-    def undo(self, desk: Desk) -> None:
-        """What the batch has changed could not be written: take it back, here and in the ledger."""
+    def undo(self, context: Context) -> None:
+        """Undo the batch in the queue and in the ledger: it could not be written."""
         self._shared.clear()
-        undone = [change for change in desk.ledger.changes if type(change.after) is Job]
-        desk.ledger.rollback()
+        undone = [change for change in context.ledger.changes if type(change.after) is Job]
+        context.ledger.rollback()
         if any(change.after.after for change in undone):
-            self.load(desk.ledger.jobs.open.values())  # who waits for whom is not undone in steps
+            self.load(context.ledger.jobs.open.values())  # dependencies are not undone in steps
             return
         for _, _, before, after, _ in reversed(undone):
             self.queue.put(before or after._replace(state=JobState.CANCELLED))
@@ -110,138 +120,138 @@ class Dispatch:
         self._more = True
 
     def settled(self, changes: Sequence[Change]) -> None:
-        """These are durable: whoever runs jobs may act on them."""
+        """Tell the listener of changes to jobs, which are durable now."""
         shared, self._shared = self._shared, {}
         about_jobs = [change for change in changes if type(change.after) is Job]
         if about_jobs:
             granted = {
-                change.subject: change.after
+                change.after.id: change.after
                 for change in changes
                 if change.before is None and type(change.after) is Allocation
             }
             self.listener(about_jobs, shared | granted)
 
-    def _catch_up(self, desk: Desk, seen: int, *, begun: bool = False) -> int:
-        """Tell the queue what has changed since; what follows from that is told, too.
+    def _catch_up(self, context: Context, seen: int, *, begun: bool = False) -> int:
+        """Tell the queue of the changes from `seen` on, and of those that follow from them.
 
-        `begun` if some may have been started by commands, in what their owners hold.
+        `begun` if commands may have started jobs within allocations of their owners.
         """
-        changes = desk.ledger.changes
-        end_lost(desk, seen)
+        changes = context.ledger.changes
+        end_lost_attempts(context, seen)
         while seen < len(changes):
-            kind, subject, _, after, _ = changes[seen]
+            kind, _, _, after, _ = changes[seen]
             seen += 1
             if type(after) is Job:
-                if kind != "job.started":  # those it was told of as they were started
-                    self._put(desk, after)
-                    self._has_ended(desk, after)
+                if kind != "job.started":  # the queue was told of these as they started
+                    self._put(context, after)
+                    self._note_end(context, after)
                 elif begun:
-                    self._began(desk, after)
+                    self._note_start_within(context, after)
             elif kind == "allocation.left":
-                for job in desk.ledger.jobs.holding(subject):
-                    cancel(desk, job, Reason.RELEASED)
+                for job in context.ledger.jobs.holding(after.id):
+                    cancel_job(context, job, Reason.RELEASED)
             elif kind in _FREEING or kind.startswith("node."):
                 self.queue.freed()
                 self._more = True
         return seen
 
-    def _began(self, desk: Desk, job: Job) -> None:
-        """One was started in what its owner holds; it may have been given up by now."""
+    def _note_start_within(self, context: Context, job: Job) -> None:
+        """Note a job that started within an allocation, which may be released by now."""
         self.queue.put(job)
-        if job.attempt is not None and job.attempt.allocation in desk.ledger.live:
-            held = desk.ledger.live[job.attempt.allocation]
+        if job.attempt is not None and job.attempt.allocation in context.ledger.live:
+            held = context.ledger.live[job.attempt.allocation]
             self._shared[held.id] = held
 
-    def _put(self, desk: Desk, job: Job) -> None:
-        ended = _ended(desk, job) if job.after else {}
+    def _put(self, context: Context, job: Job) -> None:
+        ended = _ended_dependencies(context, job) if job.after else {}
         for id in self.queue.put(job, ended):
-            doomed = desk.ledger.jobs.open.get(id)
+            doomed = context.ledger.jobs.open.get(id)
             if doomed is not None:
-                cancel(desk, doomed, Reason.DEPENDENCY)
+                cancel_job(context, doomed, Reason.DEPENDENCY)
 
-    def _has_ended(self, desk: Desk, job: Job) -> None:
-        """An attempt of it is over; if others are lined up behind it, that line is shorter now."""
+    def _note_end(self, context: Context, job: Job) -> None:
+        """Note the end of an attempt: the line of jobs behind it is shorter now."""
         if job.attempt is None and job.attempts:
-            self._lanes.ended(job)
-            if desk.ledger.jobs.lined_up(job.attempts[-1].allocation):
+            self._prefetch.ended(job)
+            if context.ledger.jobs.count(job.attempts[-1].allocation):
                 self.queue.freed()
                 self._more = True
 
-    def _start(self, desk: Desk, ahead: bool) -> None:
-        """Start what there is room for; where there is none, line up what is over in no time.
+    def _start(self, context: Context, ahead: bool) -> None:
+        """Start jobs that fit; line up short tasks behind running ones where there is no room.
 
-        Not behind the back of one that comes first and was refused.
+        Nothing is lined up once a job that comes earlier was refused.
         """
-        self._lanes.begin_pass()
+        self._prefetch.begin_pass()
         started = 0
-        full: tuple[str, Request, Refusal | str] | None = None  # for the tasks of one array
-        for job in self.queue.order(desk.now):
+        full: tuple[str, Request, Refusal | str] | None = None  # holds for alike tasks
+        for job in self.queue.order(context.now):
             if started == MOST_STARTS:
                 self._more = True
                 return
             if full is None or (job.array, job.request) != full[:2]:
-                refusal = self._try(desk, job)
+                refusal = self._try(context, job)
                 if refusal is None:
                     started += 1
                     continue
                 ahead = ahead and full is None
                 full = (job.array or "", job.request, refusal)
-            shared = self._lanes.find(job, desk.ledger) if ahead else None
+            shared = self._prefetch.find(job, context.ledger) if ahead else None
             if shared is not None:
-                self.queue.put(self._line_up(desk, job, shared))
+                self.queue.put(self._line_up(context, job, shared))
                 started += 1
             else:
                 self.queue.refuse(job.id, full[2])
 
-    def _try(self, desk: Desk, job: Job) -> Refusal | str | None:
-        """Start it, or say why not."""
+    def _try(self, context: Context, job: Job) -> Refusal | str | None:
+        """Start a job, or return why it cannot start."""
         try:
-            asked = near(job.request, job.work.owner, desk.ledger)
-            desk.snapshot.learn(asked)
-            placed = place(asked, desk.snapshot, desk.strategy)
-        except GridError as error:  # what it is to be near to, or on, is not there now
+            asked = resolve_neighbours(job.request, job.work.owner, context.ledger)
+            context.snapshot.learn(asked)
+            placed = place(asked, context.snapshot, context.strategy)
+        except GridError as error:  # its node or its neighbour does not exist now
             return str(error)
         if isinstance(placed, Refusal):
             return placed
-        started = self._grant(desk, job, placed)
-        self._lanes.started(started)
+        started = self._grant(context, job, placed)
+        self._prefetch.started(started)
         self.queue.put(started)
         return None
 
-    def _line_up(self, desk: Desk, job: Job, allocation: str) -> Job:
-        """Have it run where others of its array do, after them."""
-        held = self._shared[allocation] = desk.ledger.live[allocation]
-        started = jobs.start(job, node=held.node, allocation=held.id, now=desk.now)
-        return desk.ledger.put_job("job.started", started)
+    def _line_up(self, context: Context, job: Job, allocation: AllocationId) -> Job:
+        """Start a job on the allocation of other tasks of its array, after them."""
+        held = self._shared[allocation] = context.ledger.live[allocation]
+        started = jobs.start(job, node=held.node, allocation=held.id, now=context.now)
+        return context.ledger.put_job("job.started", started)
 
-    def _grant(self, desk: Desk, job: Job, placed: Placement) -> Job:
-        ledger = desk.ledger
+    def _grant(self, context: Context, job: Job, placed: Placement) -> Job:
+        ledger = context.ledger
         terms = Terms(job.work.owner, lifetime=Lifetime.JOB)
-        (held,) = ledger.grant([placed], terms, now=desk.now)
+        (held,) = ledger.grant([placed], terms, now=context.now)
         started = jobs.start(
             job,
             node=held.node,
             allocation=held.id,
-            now=desk.now,
+            now=context.now,
             choice=_choice(job, placed),
         )
         return ledger.put_job("job.started", started)
 
 
-def _ended(desk: Desk, job: Job) -> dict[str, JobState]:
-    """How those have ended that it is to run after, of which the queue no longer knows."""
-    known = desk.past_jobs | desk.ledger.jobs.over
+def _ended_dependencies(context: Context, job: Job) -> dict[JobId, JobState]:
+    """Return how the job's dependencies have ended that the queue no longer knows."""
+    known = context.past_jobs | context.ledger.jobs.over
     found = (known.get(after.id) for after in job.after)
     return {one.id: one.state for one in found if one is not None and not one.open}
 
 
 def _met(after: After) -> JobState:
-    """A state that lets those run that were to wait for it."""
+    """Return a state that fulfils the dependency."""
     return JobState.FAILED if after.condition is Condition.NOT_OK else JobState.SUCCEEDED
 
 
 def _choice(job: Job, placed: Placement) -> int:
-    """Which of the request's choices it got."""
+    """Return the index of the alternative that was placed."""
     if not job.request.alternatives:
         return 0
     wanted = (placed.asked.amounts, placed.asked.gpu, placed.asked.quality)

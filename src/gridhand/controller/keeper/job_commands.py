@@ -1,21 +1,17 @@
-"""What can be asked of the keeper about jobs: to queue them, to cancel them, to note their end.
+"""How the keeper decides commands about jobs: submitting, cancelling and ending them.
 
-Starting them is not asked for: the keeper's dispatch does that, in the transaction of whatever
-made room. A job and what it holds change in one transaction, so no moment exists in which one is
-written without the other.
+No command starts a job: the keeper's dispatcher does that, in the transaction of whatever made
+room. A job and what it holds change in one transaction, so neither is ever written without the
+other.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from gridhand.controller.commands import Command, Desk, Read
-from gridhand.controller.within import as_held, begin_within, room_within
-from gridhand.core import jobs
-from gridhand.core.allocations import Allocation, Lifetime, Move
+from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.keeper.run_within import find_room_within, spec_within, start_within
 from gridhand.core.errors import (
     InvalidDependency,
     JobsFull,
@@ -24,131 +20,93 @@ from gridhand.core.errors import (
     UnknownJob,
     UnknownResource,
 )
-from gridhand.core.jobs import After, End, Job, JobState, Reason, Work
-from gridhand.core.jobviews import work_row
-from gridhand.core.placement import place
-from gridhand.core.refusals import Refusal
-from gridhand.core.resources import Resources
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.jobs import job as jobs
+from gridhand.core.jobs.job import AttemptEnd, Job, Reason
+from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime
+from gridhand.core.model.names import JobId
+from gridhand.core.observations import NoteSpawned, SkipJobNumbers, Spawned
+from gridhand.core.operations import Cancel, Command, EndAttempts, NoteSignal, Submit, Submitted
+from gridhand.core.placement.place import place
 
 MOST_OPEN = 1_000_000  # jobs of all owners; each is in memory
-ADMIN = "*"  # acts for everybody: the controller itself
+_MOST_KNOWN_TO_FIT = 1000
+ADMIN = "*"  # may act for every owner: the controller itself
 
 
-@dataclass(slots=True)
-class IdsCommand(Command[list[str]]):
-    """A change to jobs; replies with the ids of those it is about."""
+def submit(command: Submit, context: Context) -> Submitted:
+    assert command.work is not None
+    index, indices = context.ledger.jobs, command.indices
+    count = max(1, len(indices))
+    if len(index.open) + count > MOST_OPEN:
+        raise JobsFull(len(index.open), MOST_OPEN)
+    for dependency in command.after:
+        if _find_job(context, dependency.id) is None:
+            raise InvalidDependency("the new one", dependency.id)
+    held = _check_room(command, context)
+    work = command.work if held is None else spec_within(command.work, held)
+    first = index.next_number
+    index.next_number += count
+    ids = _new_ids(first, indices)
+    for offset, id in enumerate(ids):
+        job = jobs.submit(
+            work,
+            id=id,
+            number=first + offset,
+            now=context.now,
+            array=str(first) if indices else None,
+            array_index=indices[offset] if indices else None,
+            after=command.after,
+        )
+        context.ledger.put_job("job.submitted", job)
+        if held is not None:
+            start_within(context, job, held)
+    submitted = Submitted(ids, fresh=True, views=[])
+    context.submitted.append(submitted)
+    return submitted
 
-    def encode(self, reply: list[str]) -> str:
-        return json.dumps(reply)
 
-    def decode(self, text: str) -> list[str]:
-        return list(json.loads(text))
-
-
-@dataclass(slots=True)
-class Submit(IdsCommand):
-    """Queue a job, or an array of them: all, or none."""
-
-    work: Work | None = None
-    indices: tuple[int, ...] = ()  # of an array's tasks; none for a single job
-    after: tuple[After, ...] = ()
-    fresh: bool = False  # whether it was decided for this call, and not for an earlier one
-
-    def decide(self, desk: Desk) -> list[str]:
-        assert self.work is not None
-        book, count = desk.ledger.jobs, max(1, len(self.indices))
-        if len(book.open) + count > MOST_OPEN:
-            raise JobsFull(len(book.open), MOST_OPEN)
-        self._check_dependencies(desk)
-        held = self._check_room(desk)
-        work = self.work if held is None else as_held(self.work, held)
-        self.fresh = True
-        first = book.next_number
-        book.next_number += count
-        ids = _ids(first, self.indices)
-        array = str(first) if self.indices else None
-        for offset, id in enumerate(ids):
-            job = jobs.submit(
-                work,
-                id=id,
-                number=first + offset,
-                now=desk.now,
-                array=array,
-                array_index=self.indices[offset] if self.indices else None,
-                after=self.after,
-            )
-            desk.ledger.put_job("job.submitted", job)
-            if held is not None:
-                begin_within(desk, job, held)
-        return ids
-
-    def _check_dependencies(self, desk: Desk) -> None:
-        for wanted in self.after:
-            if _known(desk, wanted.id) is None:
-                raise InvalidDependency("the new one", wanted.id)
-
-    def _check_room(self, desk: Desk) -> Allocation | None:
-        """Who could never run is told at once; answers what it is to run in, if it said so."""
-        assert self.work is not None
-        if self.work.within is not None:
-            return room_within(self.work, self.after, bool(self.indices), desk)
-        asked = self.work.request
-        if asked.together_with is not None or asked.apart_from:
-            return None  # what these name may come and go while the job waits
-        answer = place(asked, desk.snapshot, desk.strategy)
-        if isinstance(answer, Refusal):
-            error = answer.error()
-            if isinstance(error, NeverFits | UnknownResource):
-                raise error
+def _check_room(command: Submit, context: Context) -> Allocation | None:
+    """Raise NeverFits early; return the `within` allocation."""
+    assert command.work is not None
+    if command.work.within is not None:
+        return find_room_within(command.work, command.after, bool(command.indices), context)
+    request = command.work.request
+    if request.together_with is not None or request.apart_from:
+        return None  # what these name may come and go while the job waits
+    shape = context.ledger.touched.shape
+    if not request.labels and context.can_fit.get(request) == shape:
         return None
-
-    def past_jobs(self) -> Iterable[str]:
-        return [wanted.id for wanted in self.after]
-
-    def body(self) -> str:
-        assert self.work is not None
-        work = json.dumps(work_row(self.work), sort_keys=True)  # the same in every process
-        return f"submit {work} {self.indices} {self.after}"
-
-
-def _ids(first: int, indices: Sequence[int]) -> list[str]:
-    return [f"{first}_{index}" for index in indices] if indices else [str(first)]
+    answer = place(request, context.snapshot, context.strategy)
+    if isinstance(answer, Refusal):
+        error = answer.error()
+        if isinstance(error, NeverFits | UnknownResource):
+            raise error
+    if len(context.can_fit) >= _MOST_KNOWN_TO_FIT:
+        context.can_fit.clear()
+    context.can_fit[request] = shape
+    return None
 
 
-@dataclass(slots=True)
-class Cancel(IdsCommand):
-    """End jobs that nobody wants any more: at once if they wait, once they have stopped if not.
-
-    An id may be that of an array, and stands for its tasks. Replies with those it was about; what
-    has ended already stays as it is.
-    """
-
-    ids: tuple[str, ...] = ()
-    reason: Reason = Reason.CANCELLED
-
-    def decide(self, desk: Desk) -> list[str]:
-        found = [job for id in self.ids for job in _named(desk, id, self.owner)]
-        for job in found:
-            cancel(desk, job, self.reason)
-        return [job.id for job in found]
-
-    def gives_back(self) -> bool:
-        return True
-
-    def past_jobs(self) -> Iterable[str]:
-        return self.ids
-
-    def body(self) -> str:
-        return f"cancel {self.ids} {self.reason}"
+def _new_ids(first: int, indices: Sequence[int]) -> list[JobId]:
+    return [JobId(f"{first}_{index}") for index in indices] if indices else [JobId(str(first))]
 
 
-def _named(desk: Desk, id: str, owner: str) -> list[Job]:
-    """The job of that id, or the tasks of the array; `UnknownJob` if there never was one."""
-    book = desk.ledger.jobs
-    one = _known(desk, id)
-    found = [one] if one is not None else [job for job in book.open.values() if job.array == id]
-    found = found or [job for job in desk.past_jobs.values() if job.array == id]
-    found = found or [job for job in book.over.values() if job.array == id]
+def cancel(command: Cancel, context: Context) -> list[JobId]:
+    owner = ADMIN if command.any_owner else command.owner
+    named = [job for id in command.ids for job in _find_jobs(context, id, owner)]
+    for job in named:
+        cancel_job(context, job, command.reason)
+    return [job.id for job in named]
+
+
+def _find_jobs(context: Context, id: str, owner: str) -> list[Job]:
+    """Return the job with that id, or the tasks of that array, or raise UnknownJob."""
+    index = context.ledger.jobs
+    job = _find_job(context, JobId(id))
+    found = [job] if job is not None else [job for job in index.open.values() if job.array == id]
+    found = found or [job for job in context.past_jobs.values() if job.array == id]
+    found = found or [job for job in index.over.values() if job.array == id]
     if not found:
         raise UnknownJob(id)
     for job in found:
@@ -157,130 +115,98 @@ def _named(desk: Desk, id: str, owner: str) -> list[Job]:
     return found
 
 
-def _known(desk: Desk, id: str) -> Job | None:
-    """The job, be it open, over by what was decided just before, or over for long."""
-    book = desk.ledger.jobs
-    return book.open.get(id) or book.over.get(id) or desk.past_jobs.get(id)
+def _find_job(context: Context, id: JobId) -> Job | None:
+    """Return the job, whether it is open, ended in this batch, or ended long ago."""
+    index = context.ledger.jobs
+    return index.open.get(id) or index.over.get(id) or context.past_jobs.get(id)
 
 
-def cancel(desk: Desk, job: Job, reason: Reason) -> None:
-    after = jobs.cancel(job, now=desk.now, reason=reason)
+def cancel_job(context: Context, job: Job, reason: Reason) -> None:
+    after = jobs.cancel(job, now=context.now, reason=reason)
     if after is not job:
-        desk.ledger.put_job("job.stopping" if after.open else "job.ended", after)
+        context.ledger.put_job("job.stopping" if after.open else "job.ended", after)
 
 
-@dataclass(slots=True)
-class Stop(IdsCommand):
-    """Make attempts stop that may come back: what was lost with a device, or is preempted."""
-
-    stops: tuple[tuple[str, int], ...] = ()
-    reason: Reason = Reason.PREEMPTED
-
-    def decide(self, desk: Desk) -> list[str]:
-        stopped = []
-        for id, attempt in self.stops:
-            job = desk.ledger.jobs.open.get(id)
-            after = jobs.stop(job, attempt, self.reason) if job is not None else None
-            if job is not None and after is not None and after is not job:
-                desk.ledger.put_job("job.stopping", after)
-                stopped.append(id)
-        return stopped
+def note_signal(command: NoteSignal, context: Context) -> list[JobId]:
+    job = context.ledger.jobs.open.get(command.id)
+    if job is None or job.attempt is None:
+        return []
+    context.ledger.put_job("job.signalled", job, f"signal {command.signum}")
+    return [job.id]
 
 
-class Ended(NamedTuple):
-    """How an attempt of a job ended, as its node tells."""
-
-    job: str
-    how: End
+def end_attempts(command: EndAttempts, context: Context) -> list[JobId]:
+    return [job for job, how in command.ended if _end_attempt(context, job, how, command.jitter)]
 
 
-@dataclass(slots=True)
-class EndAttempts(IdsCommand):
-    """Note how attempts ended, and give back what they held; replies with those it was news of.
-
-    What is told twice, late, or by one who never ran it changes nothing.
-    """
-
-    ended: tuple[Ended, ...] = ()
-    jitter: float = 0.0
-
-    def decide(self, desk: Desk) -> list[str]:
-        return [one.job for one in self.ended if end_attempt(desk, *one, jitter=self.jitter)]
-
-    def gives_back(self) -> bool:
-        return True
-
-
-def end_attempt(desk: Desk, id: str, how: End, *, jitter: float = 0.0) -> bool:
-    """End the attempt, and release what was its own if it was the last in line; was that news?"""
-    ledger = desk.ledger
+def _end_attempt(context: Context, id: JobId, how: AttemptEnd, jitter: float = 0.0) -> bool:
+    """End the attempt and release its allocation unless others share it; return if it was new."""
+    ledger = context.ledger
     job = ledger.jobs.open.get(id)
     if job is None:
         return False
-    most = _largest(desk) if how.reason is Reason.OOM else None
-    after = jobs.end(job, how, now=desk.now, most=most, jitter=jitter)
+    most_bytes = _largest_memory(context) if how.reason is Reason.OOM else None
+    after = jobs.end(job, how, now=context.now, most_bytes=most_bytes, jitter=jitter)
     if after is job:
         return False
     ledger.put_job("job.requeued" if after.open else "job.ended", after)
     held = ledger.live.get(how.allocation)
     own = held is not None and held.lifetime is Lifetime.JOB
-    if own and not ledger.jobs.lined_up(how.allocation):
-        ledger.move(how.allocation, Move.RELEASE, now=desk.now, why=f"job {id} has ended")
+    if own and not ledger.jobs.count(how.allocation):
+        ledger.move(
+            how.allocation, AllocationMove.RELEASE, now=context.now, why=f"job {id} has ended"
+        )
     return True
 
 
-def end_lost(desk: Desk, since: int) -> None:
+def end_lost_attempts(context: Context, since: int) -> None:
     """End the attempts whose allocations were lost by the changes after `since`."""
-    lost = [change for change in desk.ledger.changes[since:] if change.kind == "allocation.lost"]
-    for change in lost:
-        for job in desk.ledger.jobs.holding(change.subject):
+    changes = context.ledger.changes[since:]
+    for change in [change for change in changes if change.kind == "allocation.lost"]:
+        for job in context.ledger.jobs.holding(change.after.id):
             assert job.attempt is not None
-            how = End(job.attempt.number, change.subject, Reason.NODE_LOST, message=change.why)
-            end_attempt(desk, job.id, how)
+            how = AttemptEnd(
+                job.attempt.number, change.after.id, Reason.NODE_LOST, message=change.why
+            )
+            _end_attempt(context, job.id, how)
 
 
-def _largest(desk: Desk) -> Resources:
-    """The memory of the largest node, and of the largest device."""
-    uses = desk.ledger.nodes.values()
-    memory = max((use.node.capacity["memory"] for use in uses), default=0)
-    devices = (gpu.memory_bytes for use in uses for gpu in use.node.gpus)
-    return Resources({"memory": memory, "gpu_memory": max(devices, default=0)})
+def _largest_memory(context: Context) -> int:
+    """Return the memory of the largest node in bytes."""
+    uses = context.ledger.nodes.values()
+    return max((use.node.capacity["memory"] for use in uses), default=0)
 
 
-def note_spawned(spawned: Iterable[tuple[str, int, int]]) -> Read[list[Job]]:
-    """Take on that processes are there, since how many milliseconds; answers what was news.
-
-    Not written: a new controller is told of them again.
-    """
-    told = list(spawned)
-
-    def answer(desk: Desk) -> list[Job]:
-        found = (_noted(desk, *one) for one in told)
-        return [job for job in found if job is not None]
-
-    return Read(answer)
+DECISIONS: Mapping[type[Command[Any]], Callable[[Any, Context], Any]] = {
+    Submit: submit,
+    Cancel: cancel,
+    EndAttempts: end_attempts,
+    NoteSignal: note_signal,
+}
 
 
-def _noted(desk: Desk, id: str, attempt: int, ran_ms: int) -> Job | None:
-    book = desk.ledger.jobs
-    before = book.open.get(id)
+# ---- observations
+
+
+def note_spawned(observed: NoteSpawned, context: Context) -> list[Job]:
+    noted = (_note_spawned(context, spawned) for spawned in observed.spawned)
+    return [job for job in noted if job is not None]
+
+
+def _note_spawned(context: Context, spawned: Spawned) -> Job | None:
+    index = context.ledger.jobs
+    before = index.open.get(spawned.job)
     if before is None or before.attempt is None:
         return None
-    since = max(before.attempt.placed, desk.now - ran_ms)  # clocks do not all go alike
-    if (after := jobs.spawned(before, attempt, now=since)) is before:
+    # The clocks of machines differ: it began no earlier than it was placed.
+    since = max(before.attempt.placed, context.now - spawned.ran_ms)
+    after = jobs.spawned(before, spawned.attempt, now=since)
+    if after is before:
         return None
-    book.note(after)
+    index.note(after)
     return after
 
 
-def open_jobs(states: Sequence[JobState] = ()) -> Read[list[Job]]:
-    """The jobs that are not over, lowest number first."""
-
-    def answer(desk: Desk) -> list[Job]:
-        return list(_in(desk.ledger.jobs.open.values(), states))
-
-    return Read(answer)
-
-
-def _in(some: Iterable[Job], states: Sequence[JobState]) -> Iterator[Job]:
-    return (job for job in some if not states or job.state in states)
+def skip_job_numbers(observed: SkipJobNumbers, context: Context) -> None:
+    index = context.ledger.jobs
+    index.next_number = max(index.next_number, observed.up_to + 1)

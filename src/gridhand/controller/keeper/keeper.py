@@ -1,9 +1,9 @@
 """The keeper: the only code that changes a ledger.
 
-On its own thread it takes every command that waits, decides them in order, writes rows and events
-in one transaction, and then answers. What arrives meanwhile is the next batch; there is no timer
-to wait for company. No batch is decided before the one before it is durable. If a commit fails,
-the batch is undone in memory, last change first, and each caller is told.
+On its own thread it takes all waiting commands, decides them in order, writes rows and events in
+one transaction, and then answers. What arrives meanwhile is the next batch; it does not wait for a
+batch to fill. No batch is decided before the previous one is durable. If a commit fails, the batch
+is undone in memory, last change first, and every caller is told.
 
 It decides and writes in the same thread, because it may not decide while it writes: handing the
 batch to another thread and back would cost as much as a commit, and gain nothing.
@@ -21,32 +21,42 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gridhand.clock import Clock, LedgerClock
-from gridhand.controller.commands import Allocate, AskStore, Command, Desk, MoveOne, Read
-from gridhand.controller.dispatch import Dispatch
-from gridhand.controller.line import Line
-from gridhand.controller.tickets import NOWHERE, Ticket, deliver
+from gridhand.controller.keeper import job_commands, ledger_commands
+from gridhand.controller.keeper.dispatcher import Dispatch
+from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.keeper.loaded_ledger import load_ledger
+from gridhand.controller.keeper.past_lookup import AnsweredOperations, look_up
+from gridhand.controller.keeper.questions import ANSWERS, STORE_ANSWERS
+from gridhand.controller.keeper.tickets import NOWHERE, Ticket, deliver
+from gridhand.controller.keeper.wait_list import WaitList
+from gridhand.controller.keeper.write_batch import write_batch
 from gridhand.core.errors import (
+    NOTHING_WRITTEN,
+    ControllerStopping,
     GridClosed,
     GridError,
     OperationReused,
     OutcomeUnknown,
-    StoreDamaged,
     StoreError,
     StoreFenced,
     StoreFull,
-    StoreUnavailable,
 )
-from gridhand.core.ledger import Ledger
-from gridhand.core.placement import Snapshot
-from gridhand.core.strategies import OwnStrategy
-from gridhand.store.base import Batch, Operation, Store
+from gridhand.core.ledger import leftovers
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.operations import Allocate, Command, MoveAllocation
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import OwnStrategy
+from gridhand.core.queue.job_view import view_job
+from gridhand.store.base import Batch, Store
+from gridhand.store.base import StoredOperation as AnsweredOperation
+from gridhand.store.ownership import NextEpoch, following_epoch
 
 MOST_IN_A_BATCH = 2000
+_MOST_VIEWS = 1000  # of the jobs of one submission
 _RETRY_S = 0.5
-_RECOVERY_S = 3.0  # a database that restarts is back by then
-_KEEPER = ""  # the owner of what nobody asked for, such as an expiry
+_KEEPER = ""  # the owner of changes that nobody asked for, such as an expiry
 _Answer = TypeVar("_Answer")
-_Repeated = dict[tuple[str, str], Operation]
+_DECISIONS = {**ledger_commands.DECISIONS, **job_commands.DECISIONS}
 
 
 class Keeper:
@@ -59,16 +69,21 @@ class Keeper:
         strategy: OwnStrategy | None = None,
         clock: Callable[[int], Clock] = LedgerClock,
         dispatch: Dispatch | None = None,
+        machine: str = "",
     ) -> None:
-        """Jobs are started only if there is a `dispatch`; else they wait for one who has."""
+        """Without a `dispatch` no jobs are started; they wait for a keeper that has one.
+
+        `machine` is the name of this machine among those that share the store.
+        """
+        self._machine = machine
         self._store = store
         self._make_clock = clock
-        self._strategy = strategy
         self._dispatch = dispatch
-        self._desk = Desk(Ledger(), Snapshot(Ledger()), strategy)
+        self._context = Context(Ledger(), Snapshot(Ledger()), strategy)
         self._inbox: queue.SimpleQueue[Sequence[Ticket]] = queue.SimpleQueue()
-        self._line = Line()
+        self._waiting = WaitList()
         self._closed: GridError | None = None
+        self._frozen = False
         self._finished = False
         self._doubt = False
         self._refused = False
@@ -76,12 +91,13 @@ class Keeper:
 
     # ---- life
 
-    def start(self) -> None:
-        """Take ownership of the store, load the ledger, and begin to take commands."""
-        opening = self._store.open()
+    def start(self, next_epoch: NextEpoch = following_epoch) -> None:
+        """Take ownership of the store, load the ledger, and begin to take operations."""
+        opening = self._store.open(next_epoch)
         try:
             self.clock = self._make_clock(opening.high_water_ms)
             self._epoch, self.opening = opening.epoch, opening
+            self._store.note_start(self.clock.now())
             self._load()
         except BaseException:
             self._store.close()
@@ -91,11 +107,16 @@ class Keeper:
 
     @property
     def where(self) -> str:
-        """Where the store is; a password is not in its address."""
+        """The address of the store, without a password."""
         return "memory" if self._store.url == "sqlite://" else self._store.url
 
+    def freeze(self) -> None:
+        """Refuse commands and expire nothing from now on; questions are still answered."""
+        self._frozen = True
+        self._inbox.put(())
+
     def stop(self) -> None:
-        """Answer what waits, give the store back, and refuse everything from now on."""
+        """Answer what waits, close the store, and refuse everything from now on."""
         self._close_with("the grid was closed")
         self._inbox.put(())
         if self._thread is not None:
@@ -106,61 +127,50 @@ class Keeper:
             self._closed = GridClosed(message, hint="Open it again.")
 
     def _load(self) -> None:
-        """Read the present. Every open deadline becomes at least its ttl from now.
-
-        That is so after a restart, and after the store was away so long that its state is read
-        anew: nobody could renew meanwhile.
-        """
+        """Read the ledger from the store."""
         contents = self._store.load()
         now = self.clock.now()
-        ledger = Ledger(
-            epoch=self._epoch, next_number=contents.next_number, next_job=contents.next_job
-        )
-        ledger.load(
-            contents.nodes,
-            (
-                held
-                if held.deadline is None
-                else held._replace(deadline=max(held.deadline, now + (held.ttl_ms or 0)))
-                for held in contents.allocations
-            ),
-            contents.jobs,
-        )
-        # What was measured outlives a reload: it was never in the store.
-        before = self._desk.snapshot
+        ledger = load_ledger(contents, epoch=self._epoch, machine=self._machine, now=now)
+        # Measurements outlive a reload: they were never in the store.
+        before = self._context.snapshot
         snapshot = Snapshot(ledger, before.foreign, mix=before.mix)
-        self._desk = Desk(ledger, snapshot, self._strategy, max(now, self._desk.now))
+        leftovers.carry_over(self._context.ledger, ledger)
+        latest = max(now, self._context.now)
+        self._context = Context(ledger, snapshot, self._context.strategy, latest)
         if self._dispatch is not None:
             self._dispatch.load(contents.jobs)
 
-    # ---- taking commands
+    # ---- taking operations
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
-        """Queue commands, from any thread. Their ports are told when they are answered."""
+        """Queue operations, from any thread. Their ports are told when they are answered."""
         if self._closed is not None:
             raise copy.copy(self._closed)
         self._inbox.put(tickets)
-        if self._finished:  # it has just ended, and may not have seen these
+        if self._finished:  # the thread has just ended, and may not have seen these
             self._refuse_rest()
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody waits for the answer any more: what it was granted must be given back."""
+        """Release what the ticket is granted: nobody waits for its answer any more."""
         ticket.abandoned = True
         if ticket.done:
             self._give_back(ticket)
 
     def _give_back(self, ticket: Ticket) -> None:
-        command = ticket.command
-        if isinstance(command, Allocate) and command.fresh and ticket.error is None:
-            release = MoveOne(command.owner, id=ticket.reply[0].id)
+        command = ticket.operation
+        if isinstance(command, Allocate) and ticket.error is None and ticket.reply.fresh:
+            release = MoveAllocation(command.owner, id=ticket.reply.allocations[0].id)
             self._inbox.put([Ticket(release, NOWHERE)])
 
     def _run(self) -> None:
         try:
             while self._closed is None:
                 batch = self._take()
+                deciding = not self._frozen
+                if not deciding:
+                    batch = self._refuse_commands(batch)
                 if batch or self._due():
-                    self._serve(batch)
+                    self._serve(batch, deciding)
         finally:
             self._close_with("the keeper has ended")
             self._store.close()
@@ -168,13 +178,13 @@ class Keeper:
             self._refuse_rest()
 
     def _take(self) -> list[Ticket]:
-        """Everything that waits; if nothing does, what comes first, or nothing at a deadline."""
+        """Return all waiting tickets; wait for the first, at most until something is due."""
         batch: list[Ticket] = []
         with contextlib.suppress(queue.Empty):
             batch += self._inbox.get(timeout=self._patience_s())
         size = 0
-        # Those who were answered together come back together: as long as letting the other
-        # threads run brings more of them, they all fit into this commit.
+        # Callers that were answered together come back together: as long as letting the other
+        # threads run brings more tickets, these are part of this commit.
         while size < len(batch) < MOST_IN_A_BATCH:
             size = len(batch)
             time.sleep(0)
@@ -183,8 +193,17 @@ class Keeper:
                     batch += self._inbox.get_nowait()
         return batch
 
+    def _refuse_commands(self, batch: list[Ticket]) -> list[Ticket]:
+        """Refuse the commands of a batch and those that wait for room; return the questions."""
+        refused = self._waiting.remove_all()
+        refused += [ticket for ticket in batch if isinstance(ticket.operation, Command)]
+        for ticket in refused:
+            ticket.error = ControllerStopping()
+        self._answer(refused)
+        return [ticket for ticket in batch if not isinstance(ticket.operation, Command)]
+
     def _refuse_rest(self) -> None:
-        rest = self._line.dissolve()
+        rest = self._waiting.remove_all()
         try:
             while True:
                 rest += self._inbox.get_nowait()
@@ -197,186 +216,158 @@ class Keeper:
     # ---- time
 
     def _due(self) -> bool:
-        if self._doubt:  # what was written may have to be acted on, though nobody asks
+        if self._frozen:
+            return False
+        if self._doubt:  # what was written may have to be acted on
             return True
         now = self.clock.now()
-        deadline = self._desk.ledger.next_deadline()
+        deadline = self._context.ledger.next_deadline()
         if deadline is not None and deadline <= now:
             return True
-        if self._line and (self._line.next_due() or 0) <= now:
+        if self._waiting and (self._waiting.next_due() or 0) <= now:
             return True
         return self._dispatch is not None and self._dispatch.due(now)
 
     def _patience_s(self) -> float | None:
-        """How long to wait for a command before something is due by itself."""
+        """Return how long to wait for an operation before something is due by itself."""
+        if self._frozen:
+            return None
         if self._doubt:
             return _RETRY_S
         if self._dispatch is not None and self._dispatch.due(self.clock.now()):
             return _RETRY_S if self._refused else 0.0
-        dues = [self._desk.ledger.next_deadline(), self._line.next_due()]
+        dues = [self._context.ledger.next_deadline(), self._waiting.next_due()]
         dues += [self._dispatch.next_due()] if self._dispatch is not None else []
         deadline = min((due for due in dues if due is not None), default=None)
         if deadline is None:
             return None
         left_s = max(0.0, (deadline - self.clock.now()) / 1000)
-        # Where the store would not take the last change, it is tried again after a while.
+        # After the store has refused a change, it is tried again only after a while.
         return max(left_s, _RETRY_S) if self._refused else min(left_s, 3600.0)
 
     # ---- a batch
 
-    def _serve(self, batch: list[Ticket]) -> None:
-        commands = [ticket for ticket in batch if isinstance(ticket.command, Command)]
-        questions = [ticket for ticket in batch if not isinstance(ticket.command, Command)]
+    def _serve(self, batch: list[Ticket], deciding: bool) -> None:
+        commands = [ticket for ticket in batch if isinstance(ticket.operation, Command)]
+        questions = [ticket for ticket in batch if not isinstance(ticket.operation, Command)]
         try:
             if self._doubt:
                 self._reload()
-            self._change(commands)
+            if deciding:
+                self._change(commands)
         except StoreFull as full:
-            self._only_give_back(commands, full)
+            self._commit_frees_only(commands, full)
         except Exception as error:
             self._undo(commands, questions, error)
         self._answer(commands)
         for ticket in questions:
-            self._look(ticket)
-        if self._desk.freed and self._dispatch is not None:
+            self._answer_question(ticket)
+        if self._context.freed and self._dispatch is not None:
             self._dispatch.look_again()
-        self._desk.freed = False
+        self._context.freed = False
         self._answer(questions)
 
     def _change(self, commands: list[Ticket], *, starting: bool = True) -> None:
-        """Decide the commands and have the changes written; raises if they could not be."""
-        repeated = self._surely(lambda: self._look_up(commands))
-        desk = self._desk
-        # At least as late as anything decided before, even in tests that steer the clock.
-        desk.now = max(desk.now, self.clock.now())
-        written = self._decide(commands, repeated, starting)
-        desk.past.clear()
-        desk.past_jobs.clear()
+        """Decide the commands and commit the changes; raise if that fails."""
+        operations = [ticket.operation for ticket in commands]
+        answered = self._ask_store(lambda: look_up(operations, self._context, self._store))
+        context = self._context
+        # Time never goes back, even in tests that steer the clock.
+        context.now = max(context.now, self.clock.now())
+        written = self._decide(commands, answered, starting)
+        context.past.clear()
+        context.past_jobs.clear()
         if written.entries or written.operations:
-            self._write(written)
+            write_batch(self._store, written)
+            self._add_views()
             changes = [change for change, _, _ in written.entries]
-            desk.ledger.settle()
+            context.ledger.settle()
             self._refused = False
             if self._dispatch is not None:
                 self._dispatch.settled(changes)
 
-    def _write(self, written: Batch) -> None:
-        """Have it written. If the outcome is unknown, look it up before anybody is answered."""
-        try:
-            self._store.commit(written)
-        except OutcomeUnknown as lost:
-            if not self._recovered(lost):
-                raise StoreUnavailable(str(lost.__cause__ or lost)) from lost
+    def _add_views(self) -> None:
+        """Complete the replies to submissions, which are durable now, with views of the jobs."""
+        context, dispatch = self._context, self._dispatch
+        for submitted in context.submitted if dispatch is not None else ():
+            assert dispatch is not None
+            index = context.ledger.jobs
+            for id in submitted.ids[:_MOST_VIEWS]:
+                job = index.open.get(id) or index.over[id]
+                view = view_job(job, context.ledger, dispatch.queue, context.now)
+                submitted.views.append(view)
+        context.submitted.clear()
 
-    def _recovered(self, lost: OutcomeUnknown) -> bool:
-        """Whether the batch turned out to be in the store. If that cannot be told, `lost`."""
-        give_up = time.monotonic() + _RECOVERY_S
-        while True:
-            try:
-                return self._store.recover()
-            except StoreUnavailable:
-                if time.monotonic() > give_up:
-                    raise lost from None
-                time.sleep(_RETRY_S / 5)
-
-    def _decide(self, commands: list[Ticket], repeated: _Repeated, starting: bool) -> Batch:
-        desk = self._desk
-        ledger = desk.ledger
+    def _decide(
+        self, commands: list[Ticket], answered: AnsweredOperations, starting: bool
+    ) -> Batch:
+        context = self._context
+        ledger = context.ledger
         changes = ledger.changes
-        written = Batch(desk.now)
+        written = Batch(context.now)
         entries = written.entries
-        ledger.expire_due(desk.now)
+        ledger.expire_due(context.now)
         entries.extend((change, _KEEPER, None) for change in changes)
         for ticket in commands:
-            self._decide_one(ticket, written, repeated)
-        if self._line and starting:
-            self._try_again(commands, written, repeated)
+            self._decide_one(ticket, written, answered)
+        if self._waiting and starting:
+            self._retry_waiting(commands, written, answered)
         if self._dispatch is not None:
             mark = len(entries)
-            self._dispatch.run(desk, starting=starting, ahead=not self._line)
+            self._dispatch.run(context, starting=starting, ahead=not self._waiting)
             entries.extend([(change, _KEEPER, None) for change in changes[mark:]])
         return written
 
-    def _decide_one(self, ticket: Ticket, written: Batch, repeated: _Repeated) -> None:
-        desk, entries = self._desk, written.entries
-        ledger = desk.ledger
-        command: Command[Any] = ticket.command
+    def _decide_one(self, ticket: Ticket, written: Batch, answered: AnsweredOperations) -> None:
+        context, entries = self._context, written.entries
+        ledger = context.ledger
+        command: Command[Any] = ticket.operation
         mark = len(entries)
         try:
             if command.op_id is None:
-                ticket.reply = command.decide(desk)
+                ticket.reply = _DECISIONS[type(command)](command, context)
             else:
-                ticket.reply = self._decide_once(command, written, repeated)
+                ticket.reply = self._decide_once(command, written, answered)
         except Exception as error:
             ledger.rollback(mark)
-            if self._line.takes(ticket, error, desk.now):
-                self._line.join(ticket)
+            if self._waiting.takes(ticket, error, context.now):
+                self._waiting.join(ticket)
             else:
                 ticket.error = error
         else:
             owner, op_id = command.owner, command.op_id
             entries.extend([(change, owner, op_id) for change in ledger.changes[mark:]])
 
-    def _try_again(self, commands: list[Ticket], written: Batch, repeated: _Repeated) -> None:
-        """Try those who wait for room; who waits no more is answered with the batch."""
-        commands[:] = [ticket for ticket in commands if ticket not in self._line]
-        for ticket in self._line.to_try(written.entries, self._desk.now):
-            self._decide_one(ticket, written, repeated)
+    def _retry_waiting(
+        self, commands: list[Ticket], written: Batch, answered: AnsweredOperations
+    ) -> None:
+        """Try tickets that wait for room again; those that are done are answered with the batch."""
+        commands[:] = [ticket for ticket in commands if ticket not in self._waiting]
+        for ticket in self._waiting.to_try(written.entries, self._context.now):
+            self._decide_one(ticket, written, answered)
             if ticket.error is not None or ticket.reply is not None:
-                self._line.leave(ticket)
+                self._waiting.leave(ticket)
                 commands.append(ticket)
 
-    def _decide_once(self, command: Command[Any], written: Batch, repeated: _Repeated) -> Any:
-        """The reply this op id had before, or a decision that is remembered under it."""
+    def _decide_once(
+        self, command: Command[Any], written: Batch, answered: AnsweredOperations
+    ) -> Any:
+        """Return the stored reply to this op id, or decide and store the reply under it."""
         assert command.op_id is not None
         key = command.owner, command.op_id
         body = hashlib.sha256(command.body().encode()).hexdigest()
-        known = repeated.get(key)
+        known = answered.get(key)
         if known is not None:
             if known.body != body:
                 raise OperationReused(command.op_id)
-            return command.decode(known.reply)
-        reply = command.decide(self._desk)
-        repeated[key] = Operation(*key, body, command.encode(reply))
-        written.operations.append(repeated[key])
+            return command.decode_reply(known.reply)
+        reply = _DECISIONS[type(command)](command, self._context)
+        answered[key] = AnsweredOperation(*key, body, command.encode_reply(reply))
+        written.operations.append(answered[key])
         return reply
 
-    def _look_up(self, commands: list[Ticket]) -> _Repeated:
-        """What the batch needs to know of the past: answered op ids, closed allocations."""
-        live = self._desk.ledger.live
-        op_ids: list[tuple[str, str]] = []
-        numbers: list[int] = []
-        wanted: list[str] = []
-        for ticket in commands:
-            command: Command[Any] = ticket.command
-            if command.op_id is not None:
-                op_ids.append((command.owner, command.op_id))
-            if type(command) is MoveOne and command.id not in live:
-                number = command.id.rpartition("-")[2]
-                if number.isdecimal() and len(number) < 19:
-                    numbers.append(int(number))
-            wanted += command.past_jobs()
-        self._look_up_jobs(wanted)
-        if numbers:
-            self._desk.past.update({held.id: held for held in self._store.find(numbers)})
-        if not op_ids:
-            return {}
-        return {(known.owner, known.op_id): known for known in self._store.operations(op_ids)}
-
-    def _look_up_jobs(self, wanted: list[str]) -> None:
-        """Jobs that have ended, and the tasks of arrays of which none is open any more."""
-        book, past = self._desk.ledger.jobs, self._desk.past_jobs
-        missing = [id for id in dict.fromkeys(wanted) if id not in book.open]
-        if not missing:
-            return
-        past.update({job.id: job for job in self._store.find_jobs(missing)})
-        arrays = {job.array for job in book.open.values()} if len(past) < len(missing) else set()
-        for id in missing:
-            if id not in past and id not in arrays:
-                past.update({job.id: job for job in self._store.jobs(array=id, limit=100_000)})
-
-    def _surely(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What the store answers; if the connection turns out to be lost, after mending it."""
+    def _ask_store(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask the store, once more after a recovery if the connection turns out to be lost."""
         try:
             return ask()
         except OutcomeUnknown:
@@ -384,32 +375,34 @@ class Keeper:
             self._reload()
             return ask()
 
-    def _look(self, ticket: Ticket) -> None:
-        """Answer a question from what is durable now; the batch it came with is settled."""
-        command = ticket.command
+    def _answer_question(self, ticket: Ticket) -> None:
+        """Answer a question, or take note of an observation, now that the batch is settled."""
+        operation = ticket.operation
         if ticket.error is not None:
             return
         try:
-            if isinstance(command, Read):
-                ticket.reply = command.answer(self._desk)
-            elif isinstance(command, AskStore):
-                call = command.call
-                ticket.reply = self._surely(lambda: call(self._store, self._desk.now))
+            if (answer := ANSWERS.get(type(operation))) is not None:
+                ticket.reply = answer(operation, self._context)
+            else:
+                ask = STORE_ANSWERS[type(operation)]
+                ticket.reply = self._ask_store(
+                    lambda: ask(operation, self._store, self._context.now)
+                )
         except Exception as error:
             ticket.error = error
 
     # ---- failures
 
     def _undo(self, commands: list[Ticket], questions: list[Ticket], error: Exception) -> None:
-        """Take back what could not be written. Questions are answered, if memory is sure."""
+        """Undo what could not be written. Questions can be answered if memory is not in doubt."""
         if self._dispatch is not None:
-            self._dispatch.undo(self._desk)
-        self._desk.ledger.rollback()
-        self._desk.past.clear()
-        self._desk.past_jobs.clear()
+            self._dispatch.undo(self._context)
+        self._context.ledger.rollback()
+        self._context.past.clear()
+        self._context.past_jobs.clear()
+        self._context.submitted.clear()
         self._refused = True
-        # Full, locked or damaged: nothing was written, memory is as it was. Else it is not known.
-        self._doubt |= type(error) not in (StoreUnavailable, StoreFull, StoreDamaged)
+        self._doubt |= type(error) not in NOTHING_WRITTEN
         if isinstance(error, StoreFenced):
             self._closed = error
         elif not isinstance(error, StoreError):
@@ -417,10 +410,10 @@ class Keeper:
         for ticket in (*commands, *questions) if self._doubt else commands:
             ticket.reply, ticket.error = None, copy.copy(error)
 
-    def _only_give_back(self, commands: list[Ticket], full: StoreFull) -> None:
-        """The disk is full: only what frees something is written, into the space kept for that."""
+    def _commit_frees_only(self, commands: list[Ticket], full: StoreFull) -> None:
+        """Commit only what frees something, into the space kept for that: the disk is full."""
         self._undo(commands, [], full)
-        ends = [ticket for ticket in commands if ticket.command.gives_back()]
+        ends = [ticket for ticket in commands if ticket.operation.frees_resources()]
         if (ends or self._due()) and self._store.relieve():
             for ticket in ends:
                 ticket.error = None

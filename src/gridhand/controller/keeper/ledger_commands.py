@@ -1,57 +1,72 @@
-"""What can be asked of the keeper. Each command decides on the ledger in memory, and nothing else.
+"""How the keeper decides commands about nodes and allocations, on the ledger in memory alone.
 
-A command that raises leaves the ledger as it found it: the keeper rolls back to where it began.
+A decision that raises leaves the ledger as it was: the keeper rolls back to where it began.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from gridhand.core.allocations import Allocation, Lifetime, Move, advance
-from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import (
-    InvalidInput,
     InvalidRequest,
     MoveRefused,
+    NodeElsewhere,
     NotYours,
     UnknownAllocation,
 )
-from gridhand.core.groups import place_group
-from gridhand.core.jobs import Job
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.nodes import Health, Node
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Request
-from gridhand.core.strategies import OwnStrategy
-from gridhand.core.views import allocation_row, node_row
-from gridhand.store.base import Store
-from gridhand.store.rows import allocation_from_row, node_from_row
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, advance
+from gridhand.core.ledger.ledger import Change, Ledger, Placement
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.declared_node import merge_all
+from gridhand.core.model.names import AllocationId, JobId
+from gridhand.core.model.nodes import MACHINE_LABEL, Node
+from gridhand.core.model.requests import Request
+from gridhand.core.operations import (
+    Allocate,
+    Command,
+    EndWithSession,
+    Granted,
+    MoveAllocation,
+    NoteAction,
+    Register,
+    SetDraining,
+    SetHealth,
+    Submitted,
+    Unregister,
+)
+from gridhand.core.placement.gangs import place_group
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import OwnStrategy
 
-_NO_TERMS = Terms("")
 _ID = re.compile(r"a\d+-\d+")
 
 
 @dataclass(slots=True)
-class Desk:
-    """What a command has before it: the ledger, the time, and what the store was asked for it."""
+class Context:
+    """The state that operations are decided on: the ledger, the time, and rows of the store."""
 
     ledger: Ledger
     snapshot: Snapshot
     strategy: OwnStrategy | None
     now: int = 0
-    past: dict[str, Allocation] = field(default_factory=dict)
-    past_jobs: dict[str, Job] = field(default_factory=dict)
-    freed: bool = False  # by something that is not in the ledger: strangers left a device
+    past: dict[AllocationId, Allocation] = field(default_factory=dict)  # closed ones, looked up
+    past_jobs: dict[JobId, Job] = field(default_factory=dict)  # ended ones, looked up
+    submitted: list[Submitted] = field(default_factory=list)  # by this batch
+    # Requests that some node can hold, with the shape of the cluster for which that is known.
+    can_fit: dict[Request, int] = field(default_factory=dict)
+    freed: bool = False  # by something outside the ledger: others left a device
 
     def find(self, id: str, owner: str) -> Allocation:
-        """An allocation of `owner`, live or closed; or what it holds under a name."""
-        ledger = self.ledger
-        found = ledger.live.get(id) or ledger.closed.get(id) or self.past.get(id)
-        if found is None and not _ID.fullmatch(id):  # an id that is over is never another's name
+        """Return an allocation of `owner` by its id, live or closed, or by its holder's name."""
+        ledger, key = self.ledger, AllocationId(id)
+        found = ledger.live.get(key) or ledger.closed.get(key) or self.past.get(key)
+        if found is None and not _ID.fullmatch(id):  # a closed id is never a holder's name
             found = ledger.held_under(owner, id)
         if found is None:
             raise UnknownAllocation(id)
@@ -60,240 +75,127 @@ class Desk:
         return found
 
 
-@dataclass(slots=True)
-class Command(Call[Reply]):
-    """A change somebody asks for. `op_id` makes it safe to ask again."""
-
-    owner: str
-    op_id: str | None = None
-
-    def decide(self, desk: Desk) -> Reply:
-        raise NotImplementedError
-
-    def gives_back(self) -> bool:
-        """Whether it frees something, and so must work even when the disk is full."""
-        return False
-
-    def past_jobs(self) -> Iterable[str]:
-        """The jobs it names, or arrays of them, that it must know of though they have ended."""
-        return ()
-
-    def body(self) -> str:
-        """The same text for the same call."""
-        raise NotImplementedError
-
-    def encode(self, reply: Reply) -> str:
-        """The reply as text, for those who ask again."""
-        raise NotImplementedError
-
-    def decode(self, text: str) -> Reply:
-        raise NotImplementedError
-
-
-@dataclass(slots=True)
-class HoldingCommand(Command[list[Allocation]]):
-    """A change to allocations; replies with those it is about."""
-
-    def encode(self, reply: list[Allocation]) -> str:
-        return json.dumps([allocation_row(held) for held in reply])
-
-    def decode(self, text: str) -> list[Allocation]:
-        return [allocation_from_row(row) for row in json.loads(text)]
-
-
-@dataclass(slots=True)
-class Allocate(HoldingCommand):
-    """Hold resources: all of the requests as one group, or nothing."""
-
-    requests: tuple[Request, ...] = ()
-    terms: Terms = _NO_TERMS
-    wait_ms: int = 0  # for room; not part of what is asked, so a repeat may wait otherwise
-    fresh: bool = False  # whether the reply was made for this call, and is not an older one
-    until: int | None = None  # when it began to wait: until when it does
-
-    def decide(self, desk: Desk) -> list[Allocation]:
-        ledger, terms = desk.ledger, self.terms
-        if terms.holder is not None:
-            held = ledger.held_by(terms, self.requests)
-            if held:
-                return held
-        self.fresh = True
-        snapshot = desk.snapshot
-        asked = [near(request, self.owner, ledger) for request in self.requests]
-        for request in asked:
-            snapshot.learn(request)
-        placed: Placement | list[Placement] | Refusal
-        if len(asked) == 1:
-            placed = place(asked[0], snapshot, desk.strategy)
-        else:
-            placed = place_group(asked, snapshot, desk.strategy, now=desk.now, layout=terms.layout)
-        if isinstance(placed, Refusal):
-            raise placed.error()
-        grants = [placed] if isinstance(placed, Placement) else placed
-        if len(grants) > 1 or asked[0] is not self.requests[0]:
-            both = zip(grants, self.requests, strict=True)
-            grants = [one._replace(whole=request) for one, request in both]
-        return ledger.grant(grants, terms, now=desk.now)
-
-    def body(self) -> str:
-        return f"allocate {[one.key() for one in self.requests]} {self.terms}"
-
-
-def near(asked: Request, owner: str, ledger: Ledger) -> Request:
-    """The request with what it is to be near to, or apart from, as names of nodes."""
-    if asked.apart_from:
-        asked = asked.avoiding(
-            node for name in asked.apart_from for node in ledger.nodes_of(owner, name)
+def allocate(command: Allocate, context: Context) -> Granted:
+    ledger, terms = context.ledger, command.terms
+    if terms.holder is not None:
+        held = ledger.held_by(terms, command.requests)
+        if held:
+            return Granted(held, fresh=False)
+    snapshot = context.snapshot
+    requests = [resolve_neighbours(request, command.owner, ledger) for request in command.requests]
+    for request in requests:
+        snapshot.learn(request)
+    placed: Placement | list[Placement] | Refusal
+    if len(requests) == 1:
+        placed = place(requests[0], snapshot, context.strategy)
+    else:
+        placed = place_group(
+            requests, snapshot, context.strategy, now=context.now, layout=terms.layout
         )
-    if asked.together_with is None:
-        return asked
-    nodes = sorted(set(ledger.nodes_of(owner, asked.together_with)))
+    if isinstance(placed, Refusal):
+        raise placed.error()
+    grants = [placed] if isinstance(placed, Placement) else placed
+    if len(grants) > 1 or requests[0] is not command.requests[0]:
+        both = zip(grants, command.requests, strict=True)
+        grants = [grant._replace(whole=request) for grant, request in both]
+    return Granted(ledger.grant(grants, terms, now=context.now), fresh=True)
+
+
+def resolve_neighbours(request: Request, owner: str, ledger: Ledger) -> Request:
+    """Return the request with `together_with` and `apart_from` replaced by names of nodes."""
+    if request.apart_from:
+        request = request.avoiding(
+            node for name in request.apart_from for node in ledger.nodes_of(owner, name)
+        )
+    if request.together_with is None:
+        return request
+    nodes = sorted(set(ledger.nodes_of(owner, request.together_with)))
     if len(nodes) != 1:
         held = "nothing is held under it" if not nodes else f"it is on {', '.join(nodes)}"
         raise InvalidRequest(
-            "together_with", asked.together_with, f"what is held on one node: {held}"
+            "together_with", request.together_with, f"what is held on one node: {held}"
         )
-    if asked.node not in (None, nodes[0]):
-        raise InvalidRequest("node", asked.node, f"{nodes[0]}, where together_with is")
-    return asked.pinned(nodes[0])
+    if request.node not in (None, nodes[0]):
+        raise InvalidRequest("node", request.node, f"{nodes[0]}, where together_with is")
+    return request.pinned(nodes[0])
 
 
-@dataclass(slots=True)
-class MoveOne(HoldingCommand):
-    """Confirm, renew or release an allocation, and the group it belongs to."""
-
-    id: str = ""
-    move: Move = Move.RELEASE
-    ttl_ms: int | None = None
-
-    def decide(self, desk: Desk) -> list[Allocation]:
-        found = desk.find(self.id, self.owner)
-        if found.lifetime is Lifetime.JOB and found.live:
-            jobs = desk.ledger.jobs.holding(found.id)
-            if self.move is Move.RELEASE and any(job.work.within == found.id for job in jobs):
-                return [found]  # it was given up already, and ends with the job that runs in it
-            raise MoveRefused(self.move, found.id, f"job {jobs[0].id if jobs else '?'} holds it")
-        if not found.live:
-            return [advance(found, self.move, now=desk.now)]
-        return [desk.ledger.move(found.id, self.move, now=desk.now, ttl_ms=self.ttl_ms)]
-
-    def gives_back(self) -> bool:
-        return self.move is Move.RELEASE
-
-    def body(self) -> str:
-        return f"{self.move} {self.id} {self.ttl_ms}"
+def move_allocation(command: MoveAllocation, context: Context) -> list[Allocation]:
+    held = context.find(command.id, command.owner)
+    move = command.move
+    if held.lifetime is Lifetime.JOB and held.live:
+        jobs = context.ledger.jobs.holding(held.id)
+        if move is AllocationMove.RELEASE and any(job.work.within == held.id for job in jobs):
+            return [held]  # it was released already, and ends with the job that runs in it
+        raise MoveRefused(move, held.id, f"job {jobs[0].id if jobs else '?'} holds it")
+    if not held.live:
+        return [advance(held, move, now=context.now)]
+    return [context.ledger.move(held.id, move, now=context.now, ttl_ms=command.ttl_ms)]
 
 
-@dataclass(slots=True)
-class NodeCommand(Command[list[Node]]):
-    """A change to the inventory; replies with the nodes it changed."""
-
-    def encode(self, reply: list[Node]) -> str:
-        return json.dumps([node_row(node) for node in reply])
-
-    def decode(self, text: str) -> list[Node]:
-        return [node_from_row(row) for row in json.loads(text)]
+def end_with_session(command: EndWithSession, context: Context) -> list[Allocation]:
+    held = context.find(command.id, command.owner)
+    if not held.live or held.lifetime is not Lifetime.SESSION:
+        return [held]
+    why = "the session that held it has ended"
+    return [context.ledger.move(command.id, AllocationMove.RELEASE, now=context.now, why=why)]
 
 
-@dataclass(slots=True)
-class Register(NodeCommand):
-    """Add nodes, or describe again ones that are there."""
-
-    nodes: tuple[Node, ...] = ()
-
-    def decide(self, desk: Desk) -> list[Node]:
-        return [self._register(node, desk) for node in self.nodes]
-
-    def _register(self, node: Node, desk: Desk) -> Node:
-        """Add a node, without what was measured on its devices when they were here before.
-
-        That is forgotten now and not when they went: had their going failed to be written, they
-        would be here still, and in use.
-        """
-        known = desk.ledger.nodes.get(node.name)
-        before = set(known.devices) if known is not None else set()
-        registered = desk.ledger.register(node)
-        for gpu in node.gpus:
-            if gpu.id not in before:
-                desk.snapshot.foreign.pop(gpu.id, None)
-        return registered
-
-    def body(self) -> str:
-        return f"register {json.dumps([node_row(node) for node in self.nodes], sort_keys=True)}"
+def register(command: Register, context: Context) -> list[Node]:
+    nodes = merge_all(command.nodes, command.found)
+    return [_register(node, context) for node in nodes]
 
 
-@dataclass(slots=True)
-class SetDraining(NodeCommand):
-    """Give a node no new work, or give it work again."""
+def _register(node: Node, context: Context) -> Node:
+    """Add a node, and forget what was measured on devices that were not part of it until now.
 
-    name: str = ""
-    draining: bool = True
-
-    def decide(self, desk: Desk) -> list[Node]:
-        return [desk.ledger.set_draining(self.name, self.draining)]
-
-    def body(self) -> str:
-        return f"draining {self.name} {self.draining}"
-
-
-@dataclass(slots=True)
-class SetHealth(NodeCommand):
-    """Mark a node as up, suspect or down."""
-
-    name: str = ""
-    health: Health = Health.UP
-    why: str = ""
-
-    def decide(self, desk: Desk) -> list[Node]:
-        return [desk.ledger.set_health(self.name, self.health, now=desk.now, why=self.why)]
-
-    def body(self) -> str:
-        return f"health {self.name} {self.health} {self.why}"
+    That is forgotten when devices come back and not when they go: if their removal fails to be
+    written, they are still here, and still in use.
+    """
+    known = context.ledger.nodes.get(node.name)
+    node = _on_this_machine(node, known, context.ledger.machine)
+    before = set(known.devices) if known is not None else set()
+    registered = context.ledger.register(node)
+    for gpu in node.gpus:
+        if gpu.id not in before:
+            context.snapshot.foreign.pop(gpu.id, None)
+    return registered
 
 
-@dataclass(slots=True)
-class Unregister(NodeCommand):
-    """Remove a node."""
-
-    name: str = ""
-    force: bool = False
-
-    def decide(self, desk: Desk) -> list[Node]:
-        desk.ledger.unregister(self.name, now=desk.now, force=self.force)
-        return []
-
-    def body(self) -> str:
-        return f"unregister {self.name} {self.force}"
+def _on_this_machine(node: Node, known: NodeUsage | None, machine: str) -> Node:
+    """Return the node with its machine: ours, or what it was if we are no controller."""
+    if known is not None and known.elsewhere and known.allocations:
+        raise NodeElsewhere(node.name, known.node.machine)
+    machine = machine or (known.node.machine if known is not None else "")
+    return replace(node, labels={**node.labels, MACHINE_LABEL: machine}) if machine else node
 
 
-class Read(Call[Reply]):
-    """A question: answered after the batch it came with is durable, from what is then true."""
-
-    __slots__ = ("answer",)
-
-    def __init__(self, answer: Callable[[Desk], Reply]) -> None:
-        self.answer = answer
+def set_draining(command: SetDraining, context: Context) -> list[Node]:
+    return [context.ledger.set_draining(command.name, command.draining)]
 
 
-class AskStore(Call[Reply]):
-    """A question to the store itself, or maintenance of it; answered from the store's thread."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[Store, int], Reply]) -> None:
-        self.call = call
+def set_health(command: SetHealth, context: Context) -> list[Node]:
+    name, health = command.name, command.health
+    return [context.ledger.set_health(name, health, now=context.now, why=command.why)]
 
 
-def set_foreign(node: str, used: Mapping[str, int]) -> Read[None]:
-    """Take on what strangers were measured to use. Measured, so not in the ledger nor the store."""
+def note_action(command: NoteAction, context: Context) -> None:
+    event = Change(command.kind, command.subject, None, None, command.why)
+    context.ledger.changes.append(event)
 
-    def answer(desk: Desk) -> None:
-        devices = desk.ledger.node(node).devices
-        for id in used:
-            if id not in devices:
-                raise InvalidInput("gpu id", id, f"a device of {node}")
-        before = {id: desk.snapshot.foreign.get(id, 0) for id in devices}
-        desk.snapshot.set_foreign(node, used)
-        desk.freed |= any(used.get(id, 0) < amount for id, amount in before.items())
 
-    return Read(answer)
+def unregister(command: Unregister, context: Context) -> list[Node]:
+    context.ledger.unregister(command.name, now=context.now, force=command.force)
+    return []
+
+
+DECISIONS: Mapping[type[Command[Any]], Callable[[Any, Context], Any]] = {
+    Allocate: allocate,
+    MoveAllocation: move_allocation,
+    EndWithSession: end_with_session,
+    Register: register,
+    SetDraining: set_draining,
+    SetHealth: set_health,
+    Unregister: unregister,
+    NoteAction: note_action,
+}

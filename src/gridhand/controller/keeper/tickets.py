@@ -1,33 +1,35 @@
-"""Tickets: a command on its way to the keeper, and its answer on the way back."""
+"""Tickets: an operation on its way to the keeper, and its reply on the way back."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic
 
-from gridhand.core.calls import Call, Reply
 from gridhand.core.errors import GridError
+from gridhand.core.operations import Operation, Reply
 
 
 class Ticket:
-    """A command and, later, its answer. `port` is told when it is there."""
+    """An operation and, later, its reply or error. `port` is told when that is there."""
 
-    __slots__ = ("abandoned", "command", "done", "error", "port", "reply")
+    __slots__ = ("abandoned", "done", "error", "operation", "port", "reply", "wait_until")
 
-    command: Any
+    operation: Any
 
-    def __init__(self, command: Call[Any], port: Port) -> None:
-        self.command = command
+    def __init__(self, operation: Operation[Any], port: TicketPort) -> None:
+        self.operation = operation
         self.port = port
         self.reply: Any = None
         self.error: BaseException | None = None
+        self.wait_until: int | None = None  # set when it begins to wait for room
         self.done = self.abandoned = False
 
 
-class Port:
-    """Where answers go. One call brings all the answers of a batch that are for this port."""
+class TicketPort:
+    """Where answered tickets go. It gets all of its tickets of a batch in one delivery."""
 
     __slots__ = ("__weakref__",)
 
@@ -36,47 +38,78 @@ class Port:
 
 
 def deliver(tickets: Sequence[Ticket]) -> None:
-    """Hand answered tickets to those who wait for them."""
-    by_port: dict[Port, list[Ticket]] = {}
+    """Hand answered tickets to their ports."""
+    by_port: dict[TicketPort, list[Ticket]] = {}
     for ticket in tickets:
         ticket.done = True
         by_port.setdefault(ticket.port, []).append(ticket)
-    for port, some in by_port.items():
-        port.deliver(some)
+    for port, answered in by_port.items():
+        port.deliver(answered)
 
 
-class _Nowhere(Port):
+class _Nowhere(TicketPort):
     def deliver(self, tickets: list[Ticket]) -> None:
-        """Nobody asked."""
+        """Drop the answers: nobody waits for them."""
 
 
 NOWHERE = _Nowhere()
 
 
-class Waiter(Port):
-    """One thread that waits for one answer: a bare lock, held until the answer is there."""
+class GivenUp(Exception):
+    """The operation was abandoned while a thread waited for its reply."""
 
-    __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
+class PendingReply(TicketPort, Generic[Reply]):
+    """A reply that one thread waits for and that any thread may give up.
+
+    The lock is held until the reply is there or nobody wants it any more.
+    """
+
+    __slots__ = ("_abandon", "_given_up", "_lock", "ticket")
+
+    def __init__(self, operation: Operation[Reply], abandon: Callable[[Ticket], None]) -> None:
+        self._abandon = abandon
+        self._given_up = False
         self._lock = threading.Lock()
         self._lock.acquire()
+        self.ticket = Ticket(operation, self)
 
-    def wait(self) -> None:
-        self._lock.acquire()
+    def result(self) -> Reply:
+        """Return the reply or raise its error; an interrupt abandons the operation."""
+        try:
+            self._lock.acquire()
+        except BaseException:
+            self._abandon(self.ticket)
+            raise
+        if self._given_up:
+            raise GivenUp
+        if self.ticket.error is not None:
+            raise self.ticket.error
+        reply: Reply = self.ticket.reply
+        return reply
+
+    def abandon(self) -> None:
+        """Give up: what the operation is granted is released, and `result` raises `GivenUp`."""
+        self._given_up = True
+        self._abandon(self.ticket)
+        self._wake()
 
     def deliver(self, tickets: list[Ticket]) -> None:
-        self._lock.release()
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was woken already
+            self._lock.release()
 
 
-class _Awaited(Ticket):
+class _AwaitedTicket(Ticket):
     __slots__ = ("future",)
 
     future: asyncio.Future[Any]
 
 
-class LoopPort(Port):
-    """The tasks of one event loop: what they ask in one turn of it is sent as one."""
+class LoopPort(TicketPort):
+    """The tasks of one event loop: the operations of one turn of it are sent together."""
 
     __slots__ = ("_abandon", "_loop", "_submit", "_unsent")
 
@@ -91,9 +124,9 @@ class LoopPort(Port):
         self._abandon = abandon
         self._unsent: list[Ticket] = []
 
-    def call(self, call: Call[Reply]) -> asyncio.Future[Reply]:
-        """The answer to come. If its future is cancelled, what was granted is given back."""
-        ticket = _Awaited(call, self)
+    def run(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:
+        """Return a future of the reply. If it is cancelled, what was granted is released."""
+        ticket = _AwaitedTicket(operation, self)
         future: asyncio.Future[Reply] = self._loop.create_future()
         ticket.future = future
         if not self._unsent:

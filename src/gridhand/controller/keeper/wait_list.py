@@ -1,45 +1,45 @@
-"""The line of those who wait for room: calls that would rather be late than refused.
+"""The list of allocations that wait for room instead of being refused at once.
 
-They stand in the order they came. Whenever a batch has freed something, each of them is tried
-once more in the same transaction, the first one first, before jobs are started and before anyone
-who comes later. One that does not fit lets those behind it try, so nobody who asks for much keeps
-the others from what is there; nor is anything kept back for it. When its time is over it is tried
-a last time, and refused with the reasons of that moment.
+Tickets wait in the order they came. When a batch has freed something, each is tried once more in
+the same transaction, in that order, before jobs are started and before later tickets. A ticket that
+does not fit lets those behind it try, so a large request does not keep others from what is free;
+nothing is kept back for it either. When its time is over it is tried a last time and refused with
+the reasons of that moment.
 
-What frees nothing in the ledger, such as strangers who leave a GPU, is noticed by the last try.
+Changes that free nothing in the ledger, such as others who leave a GPU, are seen by the last try.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gridhand.controller.commands import Allocate
-from gridhand.controller.tickets import Ticket
+from gridhand.controller.keeper.tickets import Ticket
 from gridhand.core.errors import NeverFits, NoRoom
+from gridhand.core.operations import Allocate
 from gridhand.store.base import Entry
 
-_FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.lost"})
+FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.lost"})
 
 
-class Line:
-    """Tickets that wait. All of it is called from the keeper's thread."""
+class WaitList:
+    """Waiting tickets. All methods are called from the keeper's thread."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Ticket] = {}  # by identity, in the order they came
 
     def takes(self, ticket: Ticket, error: Exception, now: int) -> bool:
-        """Whether a ticket that was refused waits, for the first time or on."""
-        command = ticket.command
-        if not isinstance(command, Allocate) or not command.wait_ms or ticket.abandoned:
+        """Return whether a refused ticket is to wait, or to wait on."""
+        operation = ticket.operation
+        if not isinstance(operation, Allocate) or not operation.wait_ms or ticket.abandoned:
             return False
         if not isinstance(error, NoRoom) or isinstance(error, NeverFits):
             return False
-        if command.until is None:
-            command.until = now + command.wait_ms
-        return now < command.until
+        if ticket.wait_until is None:
+            ticket.wait_until = now + operation.wait_ms
+        return now < ticket.wait_until
 
     def join(self, ticket: Ticket) -> None:
-        """Stand in line; one that stands there already keeps its place."""
+        """Add a ticket at the end; one that waits already keeps its place."""
         self._waiting.setdefault(id(ticket), ticket)
 
     def leave(self, ticket: Ticket) -> None:
@@ -52,16 +52,17 @@ class Line:
         return bool(self._waiting)
 
     def next_due(self) -> int | None:
-        return min((t.command.until for t in self._waiting.values()), default=None)
+        return min((ticket.wait_until or 0 for ticket in self._waiting.values()), default=None)
 
     def to_try(self, entries: Iterable[Entry], now: int) -> list[Ticket]:
-        """All of them if something was freed, else those whose time is over."""
-        for ticket in [one for one in self._waiting.values() if one.abandoned]:
+        """Return all waiting tickets if something was freed, else those whose time is over."""
+        for ticket in [ticket for ticket in self._waiting.values() if ticket.abandoned]:
             self.leave(ticket)
-        freed = any(kind in _FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
-        return [one for one in self._waiting.values() if freed or one.command.until <= now]
+        freed = any(kind in FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
+        waiting = self._waiting.values()
+        return [ticket for ticket in waiting if freed or (ticket.wait_until or 0) <= now]
 
-    def dissolve(self) -> list[Ticket]:
-        """Those who wait, who now do so no more."""
+    def remove_all(self) -> list[Ticket]:
+        """Remove and return all waiting tickets."""
         waiting, self._waiting = self._waiting, {}
         return list(waiting.values())

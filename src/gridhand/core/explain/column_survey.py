@@ -1,4 +1,4 @@
-"""The survey of a large cluster: whole columns instead of loops, and the same answers."""
+"""The survey of a large cluster, made with arrays; the answers are those of `NodeSurvey`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gridhand.core.columns import ALL, Bools, Floats, Ints
-from gridhand.core.gpus import GpuAsk
-from gridhand.core.lacks import in_order
-from gridhand.core.requests import Request
-from gridhand.core.survey import (
+from gridhand.core.explain.shortfalls import in_order
+from gridhand.core.explain.survey import (
     MOST_GROUPS,
     MOST_NEAREST,
-    Alike,
     Miss,
     Misses,
+    MissGroup,
     Most,
     could_hold,
 )
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.columns import ALL, Bools, Floats, Ints
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
+    from gridhand.core.placement.snapshot import Snapshot
 
-_NOTHING = -1  # of a device that is not there, not well, or all somebody's
+_NOTHING = -1  # for a device that does not exist, is unhealthy, or is held exclusively
 
 
-class RowSurvey:
-    """A survey of all nodes at once; see `survey.Survey`. Not for a pinned request."""
+class ColumnSurvey:
+    """A survey of all nodes at once; see `Survey`. Not for a pinned request."""
 
     def __init__(self, asked: Request, snapshot: Snapshot) -> None:
         self._asked, self._snapshot = asked, snapshot
@@ -49,7 +49,7 @@ class RowSurvey:
         found: list[int] = np.flatnonzero(self._may).tolist()
         return found
 
-    # ---- how near
+    # ---- how close
 
     def misses(self) -> Misses:
         short = dict(self._short)
@@ -67,12 +67,14 @@ class RowSurvey:
         for name, column in short.items():
             at = column[missed]
             shortfall[at] += parts[name][missed[at]]
-        order = np.lexsort((shortfall, count))  # stable, so equals stay in the order of names
+        order = np.lexsort(
+            (shortfall, count)
+        )  # a stable sort, so equals stay in the order of names
         nearest = [
             Miss(int(count[at]), float(shortfall[at]), int(missed[at]))
             for at in order[:MOST_NEAREST]
         ]
-        groups = _alike(list(short), lacking[:, order], missed[order])
+        groups = _group(list(short), lacking[:, order], missed[order])
         ungrouped = len(missed) - sum(group.count for group in groups)
         return Misses(len(there) - len(missed), tuple(nearest), tuple(groups), ungrouped)
 
@@ -81,12 +83,12 @@ class RowSurvey:
         part: Floats = (amount - np.maximum(0, free)) / amount
         return part
 
-    def _device_shortfall(self, gpu: GpuAsk) -> tuple[Bools, Floats]:
-        """Whether it is memory that `lacks` would name, and what part is missing."""
+    def _device_shortfall(self, gpu: GpuRequest) -> tuple[Bools, Floats]:
+        """Return whether `find_shortfalls` would name memory, and what part is missing."""
         count, asked = self._able.sum(axis=0), gpu.devices
         if gpu.exclusive:
             return np.zeros(len(count), np.bool_), (asked - count) / asked
-        # One that strangers fill to one byte over the brim is taken for one that is not well.
+        # A device that foreign use exceeds by exactly one byte is taken for an unhealthy one.
         roomy = self._plane("share") >= gpu.share if gpu.share else self._plane("memory") != -1
         by_memory: Bools = roomy.sum(axis=0) >= asked
         if gpu.memory_bytes is None:
@@ -136,7 +138,7 @@ class RowSurvey:
     # ---- ever
 
     def could_hold(self) -> bool:
-        """The arrays leave few to look at: as a rule one, unless the devices of nodes differ."""
+        """Examine the nodes that the arrays leave: usually one, unless devices of nodes differ."""
         asked, columns = self._asked, self._columns
         maybe = self._may.copy()
         for name, amount in asked.amounts.pairs:
@@ -160,7 +162,7 @@ class RowSurvey:
 
     @cached_property
     def _able(self) -> Bools:
-        """Which devices admit what is asked of each."""
+        """Which devices admit what the request takes of each."""
         gpu = self._asked.gpu
         assert gpu is not None
         if gpu.exclusive:
@@ -178,7 +180,7 @@ class RowSurvey:
         return fits
 
     def _plane(self, name: str) -> Ints:
-        """What devices of the kind asked for have; others count as not there."""
+        """Return a plane in which devices of other kinds than requested count as absent."""
         plane: Ints = self._columns.planes[name]
         if self._suited is None:
             return plane
@@ -186,7 +188,7 @@ class RowSurvey:
 
 
 def _largest(plane: Ints, nth: int) -> Ints:
-    """Of each node, what its nth best device has."""
+    """Return the nth largest value of each node's devices."""
     found: Ints
     if nth > len(plane):
         found = np.full(plane.shape[1], _NOTHING, np.int64)
@@ -205,8 +207,8 @@ def _first_most(amounts: Ints, rows: Bools) -> Most | None:
     return Most(int(amounts[row]), row)
 
 
-def _alike(names: list[str], lacking: Bools, rows: Ints) -> list[Alike]:
-    """Rows that lack the same, in the order of the first of each, as far as anybody reads."""
+def _group(names: list[str], lacking: Bools, rows: Ints) -> list[MissGroup]:
+    """Group rows that lack the same, in the order of their first rows, up to `MOST_GROUPS`."""
     if not rows.size:
         return []
     packed = np.ascontiguousarray(np.packbits(lacking, axis=0).T)
@@ -219,5 +221,5 @@ def _alike(names: list[str], lacking: Bools, rows: Ints) -> list[Alike]:
         at = first[kind]
         few = np.flatnonzero(which == kind)[:MOST_NEAREST] if counts[kind] > 1 else [at]
         short = in_order(name for name, lacks in zip(names, lacking[:, at], strict=True) if lacks)
-        found.append(Alike(short, int(counts[kind]), tuple(int(rows[one]) for one in few)))
+        found.append(MissGroup(short, int(counts[kind]), tuple(int(rows[one]) for one in few)))
     return found

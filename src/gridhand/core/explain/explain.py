@@ -1,7 +1,7 @@
-"""Explain: for a request, where it fits, or what each node lacks and what would help.
+"""Explains for a request where it fits, or what each node lacks and what would help.
 
-All of it is worked out here and only when it is asked for; placing knows nothing of it. Nothing
-is changed, and the answer holds nothing of the ledger.
+This runs only when somebody asks; placement does not depend on it. It changes nothing, and the
+answer keeps no reference to the ledger.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gridhand.core.changes import changes
-from gridhand.core.explanation import Explanation, NearMiss, NodeGroup
-from gridhand.core.explanation_holders import holders
-from gridhand.core.lacks import reasons_of
-from gridhand.core.ledger import Placement
-from gridhand.core.never import never_because
-from gridhand.core.nodes import Health
-from gridhand.core.placement import place
-from gridhand.core.refusals import could_ever
-from gridhand.core.requests import Request
-from gridhand.core.survey import MOST_NEAREST, Misses, Survey, survey
+from gridhand.core.explain.explanation import Explanation, NearMiss, NodeGroup
+from gridhand.core.explain.holders import holders
+from gridhand.core.explain.never_fits import never_because
+from gridhand.core.explain.refusal import could_ever
+from gridhand.core.explain.shortfalls import reasons_of
+from gridhand.core.explain.suggestions import changes
+from gridhand.core.explain.survey import MOST_NEAREST, Misses, Survey, survey
+from gridhand.core.ledger.ledger import Placement
+from gridhand.core.model.nodes import Health
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.place import place
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
-    from gridhand.core.strategies import OwnStrategy
-    from gridhand.core.usage import NodeUse
+    from gridhand.core.ledger.node_usage import NodeUsage
+    from gridhand.core.placement.snapshot import Snapshot
+    from gridhand.core.placement.strategies import OwnStrategy
 
 MOST_CHOICES = 8
 
@@ -37,9 +37,9 @@ def explain(
     *,
     lower: Sequence[Request] = (),
 ) -> Explanation:
-    """Where `asked` would go now, or why nowhere, whether it ever could, and what would fit.
+    """Return where `asked` would go now, or why it fits nowhere, and what would fit.
 
-    `lower` is the same request at lower levels of quality, from those who know how it was made.
+    `lower` is the same request at lower levels of quality, from a caller who knows how it was made.
     """
     placed = place(asked, snapshot.aside(), strategy)
     if isinstance(placed, Placement):
@@ -93,26 +93,26 @@ def _alone(choice: Request) -> Request:
 
 
 def _nearest_choice(asked: Request, snapshot: Snapshot) -> tuple[int, Request, Survey, Misses]:
-    """The choice that comes nearest to fitting somewhere, the first of equals.
+    """Return the choice that comes closest to fitting, the first among equals.
 
-    Of very many only the first and the last ones are looked at: the last ask for least, as a rule.
+    Of very many choices only the first and the last are examined: the last usually ask for least.
     """
     choices = [(number, _alone(one)) for number, one in enumerate(asked.choices())]
     if len(choices) > MOST_CHOICES:
         choices = [choices[0], *choices[1 - MOST_CHOICES :]]
-    found = []
+    candidates = []
     for number, one in choices:
         seen = survey(one, snapshot)
         misses = seen.misses()
         near = misses.nearest[0][:2] if misses.nearest else (_FAR, 0.0)
-        found.append((near, number, one, seen, misses))
-    return min(found, key=lambda each: each[:2])[1:]
+        candidates.append((near, number, one, seen, misses))
+    return min(candidates, key=lambda each: each[:2])[1:]
 
 
 _FAR = 2**31
 
 
-# ---- nodes against which the same speaks
+# ---- nodes with the same reasons
 
 
 def _groups(
@@ -122,22 +122,22 @@ def _groups(
     found = [
         NodeGroup(
             "lacks",
-            alike.lacking,
-            tuple(reasons_of(about, snapshot, snapshot.use(alike.rows[0]))),
-            alike.count,
-            tuple(names[row] for row in alike.rows),
+            group.lacking,
+            tuple(reasons_of(about, snapshot, snapshot.use(group.rows[0]))),
+            group.count,
+            tuple(names[row] for row in group.rows),
         )
-        for alike in misses.groups
+        for group in misses.groups
     ]
     if misses.ungrouped:
-        reason = "they lack the same things in other combinations"
+        reason = "they lack other combinations of these resources"
         found.append(NodeGroup("lacks", (), (reason,), misses.ungrouped, ()))
     permitted = seen.permitted()
     return (*found, *_closed(snapshot, permitted), *_not_permitted(about, snapshot, permitted))
 
 
 def _closed(snapshot: Snapshot, permitted: Sequence[int]) -> list[NodeGroup]:
-    """Nodes that take no work, those that will soonest again first."""
+    """Return the nodes that take no work, those that will do so again soonest first."""
     names, nodes = snapshot.ledger.names, snapshot.ledger.nodes
     closed: dict[str, list[str]] = {kind: [] for kind in _STATES}
     for row in permitted:
@@ -154,14 +154,20 @@ def _closed(snapshot: Snapshot, permitted: Sequence[int]) -> list[NodeGroup]:
 _STATES = {
     "draining": "the node is draining",
     "suspect": "the node is suspect",
-    "overcommitted": "the node is overcommitted: more is held on it than it has",
+    "elsewhere": "the node is suspect: its machine is not connected to this controller",
+    "leftovers": "the node is suspect: processes of jobs that were given up are still there",
+    "overcommitted": "the node is overcommitted: more is allocated than it has",
     "down": "the node is down",
 }
 
 
-def _state(use: NodeUse) -> str:
+def _state(use: NodeUsage) -> str:
     if use.node.health is not Health.UP:
         return str(use.node.health)
+    if use.elsewhere:
+        return "elsewhere"
+    if use.has_leftovers:
+        return "leftovers"
     return "draining" if use.node.draining else "overcommitted"
 
 
@@ -173,9 +179,9 @@ def _not_permitted(
         return
     if about.node is not None:
         others = [name for name in names[: MOST_NEAREST + 1] if name != about.node]
-        near = f", where {about.together_with} is" if about.together_with is not None else ""
+        near = f", where {about.together_with} runs" if about.together_with is not None else ""
         if len(names) > 1:
-            reason = f"it is to be on {about.node}{near}"
+            reason = f"the request is pinned to {about.node}{near}"
             yield NodeGroup(
                 "not_pinned", (), (reason,), len(names) - 1, tuple(others[:MOST_NEAREST])
             )
@@ -192,7 +198,7 @@ def _not_permitted(
 _EXCLUDED = "the node is excluded"
 
 
-def _forbidden(about: Request, use: NodeUse) -> Iterable[str]:
+def _forbidden(about: Request, use: NodeUsage) -> Iterable[str]:
     if use.node.name in about.exclude:
         return [_EXCLUDED]
     has = use.node.labels

@@ -1,4 +1,4 @@
-"""Explanation: the answer to `explain`, as data and in words."""
+"""The answer to `explain`, as data and in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from gridhand.core.changes import Change
+from gridhand.core.explain.suggestions import Suggestion
 from gridhand.core.html import table
-from gridhand.core.readable import asked_text
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
+from gridhand.core.model.amount_text import request_text
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources
 
 _SHOWN_GROUPS = 8
 _SHOWN_NAMES = 3
@@ -18,11 +18,11 @@ _SHOWN_NAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes against which the same speaks.
+    """Nodes that cannot take the request for the same reason.
 
-    `kind` is `lacks` where they take work but are short of what `lacking` names; otherwise why
-    they take none: `draining`, `suspect`, `overcommitted`, `down`, or why they may not have it:
-    `not_pinned`, `excluded`, `labels`. `reasons` are those of the first of `nodes`, the nearest.
+    `kind` is `lacks` if they lack the resources in `lacking`; if they take no work, it says why:
+    `draining`, `suspect`, `overcommitted` or `down`; if the request may not go there, it is
+    `not_pinned`, `excluded` or `labels`. `reasons` are those of the first of `nodes`, the nearest.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class NodeGroup:
     nodes: tuple[str, ...]
 
     def which(self) -> str:
-        """The nodes, by name as far as they are few."""
+        """Return the names of the first nodes, and how many there are."""
         few = self.nodes[:_SHOWN_NAMES]
         more = ["…"] if self.count > len(few) else []
         if self.count == 1 and few:
@@ -55,11 +55,11 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A node that comes near, and all that speaks against it."""
+    """A node that comes close, and all reasons why it cannot take the request."""
 
     node: str
     reasons: tuple[str, ...]
-    shortfall: float  # what is missing as a part of what is asked, all that is short added up
+    shortfall: float  # the missing parts of the requested amounts, added up
 
     def __str__(self) -> str:
         return f"{self.node}: {'; '.join(self.reasons)}"
@@ -74,9 +74,9 @@ class NearMiss:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Somebody who holds on a node what is short there: a job, tasks of an array, or a holder.
+    """A job, tasks of an array, or a reservation that holds what is missing on a node.
 
-    `job` is its id, or those of `count` tasks as in `17_[4-10]`; None for what is held by hand.
+    `job` is its id, or those of `count` tasks as in `17_[4-10]`; None for a reservation.
     """
 
     node: str
@@ -90,7 +90,7 @@ class Holding:
     def __str__(self) -> str:
         who = self.holder if self.job is None else f"job {self.job}"
         name = f" ({self.name})" if self.name else ""
-        return f"{self.node}: {who}{name} of {self.owner}: {asked_text(self.amounts)}"
+        return f"{self.node}: {who}{name} of {self.owner}: {request_text(self.amounts)}"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -106,13 +106,12 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a request would go now, or why nowhere, and what would help.
+    """Where a request would go now, or why it fits nowhere, and what would help.
 
-    `about` is the one of the request and its alternatives that all else is about: the one that
-    fits, or the one that comes nearest; `alternative` is its number, 0 for the request itself.
-    `fitting` counts the nodes on which it fits, `nodes` all there are; `groups` has the others.
-    `holders` have what it is short of, where it could go without them; `more_holders` counts those
-    that are not named.
+    `about` is the request or the alternative that is explained: the one that fits, or the one that
+    comes closest. `alternative` is its number, 0 for the request itself. `fitting` counts the nodes
+    where it fits, `nodes` counts all; `groups` has those where it does not fit. `holders` hold what
+    is missing on nodes that are large enough; `more_holders` counts those that are not listed.
     """
 
     asked: Request
@@ -124,7 +123,7 @@ class Explanation:
     fitting: int
     groups: tuple[NodeGroup, ...] = ()
     nearest: tuple[NearMiss, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Suggestion, ...] = ()
     ever: bool = True
     never_because: tuple[str, ...] = ()
     holders: tuple[Holding, ...] = ()
@@ -140,7 +139,7 @@ class Explanation:
         return self.about.quality
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, ready for JSON. The names stay."""
+        """Return plain data, ready for JSON. The field names are stable."""
         return {
             "asked": str(self.asked.resources),
             "about": str(self.about.resources),
@@ -161,8 +160,8 @@ class Explanation:
         }
 
     def verdict(self) -> str:
-        """The answer in one line."""
-        asked = f"{asked_text(self.asked.resources)}{self._which()}"
+        """Return the answer in one line."""
+        asked = f"{request_text(self.asked.resources)}{self._which()}"
         if self.fits:
             devices = f" (devices {', '.join(self.gpus)})" if self.gpus else ""
             return f"{asked} fits now on {self.node}{devices}"
@@ -170,15 +169,15 @@ class Explanation:
             return f"{asked} fits nowhere: there are no nodes"
         if not self.ever:
             return f"{asked} can never fit: {'; '.join(self.never_because)}"
-        return f"{asked} does not fit now; it could when nodes have room or are up again"
+        return f"{asked} does not fit now; it may fit when nodes have room or are up again"
 
     def _which(self) -> str:
-        """Which of several choices it is about, if it is not the first."""
+        """Return which of several choices is explained, if it is not the first."""
         if not self.alternative:
             return f" at quality {self.quality}" if self.quality else ""
-        way = "as" if self.fits else "the nearest of its alternatives is"
+        way = "as" if self.fits else "the closest alternative is"
         level = f" at quality {self.quality}" if self.quality else ""
-        return f" ({way} {asked_text(self.about.resources)}{level})"
+        return f" ({way} {request_text(self.about.resources)}{level})"
 
     def __str__(self) -> str:
         if self.fits:
@@ -190,12 +189,12 @@ class Explanation:
             *_listed("what would fit now:", list(map(str, self.changes))),
             *_listed("nearest:", list(map(str, self.nearest)) if several else []),
             *_listed(f"why not on {where}:", self._by_group(brief=several)),
-            *_listed("who holds it:", self._by_holder()),
+            *_listed("held by:", self._by_holder()),
         ]
         return "\n".join(lines)
 
     def _by_group(self, *, brief: bool) -> list[str]:
-        """`brief` where the nearest are told: what these lack need not be told again."""
+        """Return a line for each group; `brief` where the nearest nodes are already listed."""
         shown = [
             f"{group.which()}: short of {', '.join(group.lacking)}"
             if brief and group.lacking

@@ -1,4 +1,4 @@
-"""Who holds what a request is short of, on the nodes where it could go if they did not."""
+"""Finds the holders of what a request lacks, on nodes that are large enough for it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from gridhand.core.allocations import Allocation
-from gridhand.core.arrays import tasks_text
-from gridhand.core.explanation import Holding
-from gridhand.core.jobs import Job
-from gridhand.core.lacks import lacks
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
-from gridhand.core.survey import could_hold
-from gridhand.core.usage import NodeUse
+from gridhand.core.explain.explanation import Holding
+from gridhand.core.explain.shortfalls import find_shortfalls
+from gridhand.core.explain.survey import could_hold
+from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.job_arrays import tasks_text
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
+    from gridhand.core.placement.snapshot import Snapshot
 
 MOST_HOLDERS = 5
 _MOST_NODES = 3
@@ -26,40 +26,40 @@ _MOST_NODES = 3
 def holders(
     about: Request, snapshot: Snapshot, nearest: Iterable[int], permitted: Iterable[int]
 ) -> tuple[tuple[Holding, ...], int]:
-    """Those who hold most of it on the nearest nodes first; and how many more there are.
+    """Return the largest holders on the nearest nodes first, and how many more there are.
 
-    A node that is too small even when it is empty is not worth waiting for, and left out.
+    A node that is too small even when it is empty is left out: waiting for it would not help.
     """
     found: list[Holding] = []
-    for use in islice(_worth_it(about, snapshot, chain(nearest, permitted)), _MOST_NODES):
-        found += _on(about, snapshot, use)
+    for use in islice(_large_enough(about, snapshot, chain(nearest, permitted)), _MOST_NODES):
+        found += _holders_on(about, snapshot, use)
     return tuple(found[:MOST_HOLDERS]), sum(one.count for one in found[MOST_HOLDERS:])
 
 
-def _worth_it(about: Request, snapshot: Snapshot, rows: Iterable[int]) -> Iterator[NodeUse]:
+def _large_enough(about: Request, snapshot: Snapshot, rows: Iterable[int]) -> Iterator[NodeUsage]:
     for row in dict.fromkeys(rows):
         use = snapshot.use(row)
         if use.open and use.allocations and could_hold(about, use.node):
             yield use
 
 
-def _on(about: Request, snapshot: Snapshot, use: NodeUse) -> list[Holding]:
-    """The holders on one node; the tasks of an array, and what a job holds, are one."""
+def _holders_on(about: Request, snapshot: Snapshot, use: NodeUsage) -> list[Holding]:
+    """Return the holders on one node; tasks of an array count as one, as does a job."""
     ledger = snapshot.ledger
-    short = [lack.resource for lack in lacks(about, use, snapshot.foreign)]
+    short = [missing.resource for missing in find_shortfalls(about, use, snapshot.foreign)]
     together: dict[object, list[tuple[Allocation, Resources, Job | None]]] = {}
     for id in use.allocations:
         held = ledger.live[id]
-        if parts := _of_it(about, use, held, short):
-            job = next(iter(ledger.jobs.holding(id)), None)  # the others are to follow it
+        if parts := _held_of(about, use, held, short):
+            job = next(iter(ledger.jobs.holding(id)), None)  # the others run after it
             key = id if job is None or job.array is None else (job.array,)
             together.setdefault(key, []).append((held, parts, job))
     found = [_holding(several) for several in together.values()]
     return sorted(found, key=lambda one: [-one.amounts[name] for name in short])
 
 
-def _of_it(about: Request, use: NodeUse, held: Allocation, short: list[str]) -> Resources:
-    """How much it holds of what is short; of devices only those that would do."""
+def _held_of(about: Request, use: NodeUsage, held: Allocation, short: list[str]) -> Resources:
+    """Return how much it holds of what is missing; only suitable devices count."""
     parts = {name: held.amounts[name] for name in short}
     if about.gpu is not None and {"gpu", "gpu_memory"} & set(short):
         suited = [one for one in held.devices if about.gpu.suits(use.devices[one.device].gpu)]

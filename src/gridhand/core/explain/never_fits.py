@@ -1,23 +1,23 @@
-"""Why a request can never fit on the nodes there are, even if they were empty and well."""
+"""Explains why a request can never fit on the existing nodes, even if they were empty."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gridhand.core.gpus import Gpu, GpuAsk
-from gridhand.core.nodes import Node
-from gridhand.core.readable import asked_text, at_least, at_most
-from gridhand.core.refusals import unknown_resource
-from gridhand.core.requests import Request
-from gridhand.core.resources import BYTES
+from gridhand.core.explain.refusal import unknown_resource
+from gridhand.core.model.amount_text import at_least, at_most, request_text
+from gridhand.core.model.gpus import Gpu, GpuRequest
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import BYTES
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
+    from gridhand.core.placement.snapshot import Snapshot
 
 
 def never_because(asked: Request, snapshot: Snapshot, permitted: Sequence[int]) -> tuple[str, ...]:
-    """What no permitted node has; if each thing is there but nowhere all of them, that."""
+    """Return what no permitted node has, or that none has all of it together."""
     ledger = snapshot.ledger
     if not ledger.names:
         return ("there are no nodes",)
@@ -25,15 +25,15 @@ def never_because(asked: Request, snapshot: Snapshot, permitted: Sequence[int]) 
     if not nodes:
         return tuple(_why_none(asked, [use.node for use in ledger.nodes.values()]))
     unknown = unknown_resource(asked, ledger)
-    said = [] if unknown is None else [str(unknown)]
+    reasons = [] if unknown is None else [str(unknown)]
     word = "node" if len(nodes) == len(ledger.names) else "permitted node"
     skip = unknown.name if unknown is not None else None
-    said += [
+    reasons += [
         one for name in asked.amounts if name != skip for one in _amount(asked, name, nodes, word)
     ]
     if asked.gpu is not None:
-        said += _devices(asked.gpu, nodes, word)
-    return tuple(said) or (f"no single {word} has {_joined(asked)} together",)
+        reasons += _devices(asked.gpu, nodes, word)
+    return tuple(reasons) or (f"no single {word} has {_joined(asked)} together",)
 
 
 def _why_none(asked: Request, nodes: list[Node]) -> Iterator[str]:
@@ -58,8 +58,8 @@ def _amount(asked: Request, name: str, nodes: list[Node], word: str) -> Iterator
         yield f"no {word} has any {name}"
 
 
-def _devices(asked: GpuAsk, nodes: list[Node], word: str) -> list[str]:
-    """The first thing that is wrong with the devices: their kind, number or memory."""
+def _devices(asked: GpuRequest, nodes: list[Node], word: str) -> list[str]:
+    """Return the first thing that the devices lack: kind, number or memory."""
     if not any(node.gpus for node in nodes):
         return [f"no {word} has gpus"]
     if asked.model is None and asked.capability is None:
@@ -87,13 +87,13 @@ def _devices(asked: GpuAsk, nodes: list[Node], word: str) -> list[str]:
     ]
 
 
-def _kinds(asked: GpuAsk, nodes: list[Node]) -> Iterator[str]:
-    """No device is of the kind: by its model, its capability, or only both together."""
+def _kinds(asked: GpuRequest, nodes: list[Node]) -> Iterator[str]:
+    """Say that no device has the model, the capability, or both together."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
     models = {gpu.model.lower(): gpu.model for gpu in gpus if gpu.model}
     known = bool(models.keys() & set(asked.models()))
     if asked.model is not None and not known:
-        there = ", ".join(models[key] for key in sorted(models)) or "only some without a model"
+        there = ", ".join(models[key] for key in sorted(models)) or "only devices without a model"
         wanted = " or ".join(asked.model.split("|"))
         yield f"no device is {_article(wanted)} {wanted} (there are {there})"
     highest = max((gpu.capability or (0,) for gpu in gpus), default=(0,))
@@ -106,9 +106,9 @@ def _kinds(asked: GpuAsk, nodes: list[Node]) -> Iterator[str]:
 
 
 def _article(word: str) -> str:
-    """As it is said aloud: an H100, a T4, an RTX."""
+    """Return the article as spoken: an H100, a T4, an RTX."""
     return "an" if word[:1].upper() in "AEFHILMNORSX8" else "a"
 
 
 def _joined(asked: Request) -> str:
-    return " and ".join(asked_text(asked.resources).split())
+    return " and ".join(request_text(asked.resources).split())

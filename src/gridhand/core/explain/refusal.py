@@ -1,6 +1,6 @@
-"""Refusals: why no node has room for a request, in words.
+"""Refusals: why no node has room for a request.
 
-Nothing here is worked out on the way to a decision, only when somebody asks or is refused.
+The reasons are computed only when they are read, never to make a decision.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
-from gridhand.core.lacks import Lack, lacks, reasons_of
-from gridhand.core.ledger import Ledger
-from gridhand.core.readable import asked_text
-from gridhand.core.requests import Request
-from gridhand.core.resources import KNOWN, nearest_name
-from gridhand.core.survey import survey
-
-__all__ = ["Lack", "Refusal", "lacks"]
+from gridhand.core.explain.shortfalls import reasons_of
+from gridhand.core.explain.survey import survey
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.model.amount_text import request_text
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import KNOWN, nearest_name
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
+    from gridhand.core.placement.snapshot import Snapshot
 
 
 class Refusal:
     """No permitted node has room now. A normal answer, not an error: it may have room later.
 
-    The reasons are worked out when they are asked for, from the ledger as it is then. `settled`
-    works them out and lets go of the ledger, for those who look later or elsewhere.
+    The reasons are computed when they are read, from the ledger as it is then. `settled` computes
+    them at once and drops the reference to the ledger, for use later or elsewhere.
     """
 
     def __init__(self, asked: Request, snapshot: Snapshot) -> None:
@@ -37,28 +35,28 @@ class Refusal:
 
     def settled(self) -> Refusal:
         if self._known is None and self._snapshot is not None:
-            self._known = _found_out(self.asked, self._snapshot)
+            self._known = _settle(self.asked, self._snapshot)
             self._snapshot = None
         return self
 
     @classmethod
     def told(cls, asked: Request, facts: Mapping[str, Any]) -> Refusal:
-        """A refusal that was settled elsewhere, from its `facts`."""
+        """Restore a refusal that was settled elsewhere from its `facts`."""
         refusal = cls.__new__(cls)
         refusal.asked, refusal._snapshot = asked, None
         refusal._known = _Known(**facts, unknown=None)
         return refusal
 
     def facts(self) -> dict[str, Any]:
-        """What it remembers, as plain data."""
+        """Return what a settled refusal remembers, as plain data."""
         known = self.settled()._known
         assert known is not None
         return {name: value for name, value in known._asdict().items() if name != "unknown"}
 
     def reasons(self) -> dict[str, list[str]]:
-        """For every permitted node, all that speaks against it, in the seed's order.
+        """Return all reasons against each permitted node, CPU first, then memory.
 
-        In a large cluster only the first nodes are told; `unnamed` counts the others.
+        In a large cluster only the first nodes are listed; `unnamed` counts the others.
         """
         return self._told()[0]
 
@@ -68,7 +66,7 @@ class Refusal:
 
     @property
     def ever(self) -> bool:
-        """Whether some permitted node could hold it if nothing else were there."""
+        """Whether some permitted node could hold it if it were empty."""
         if self._known is not None:
             return self._known.ever
         return could_ever(self.asked, self._seen())
@@ -84,7 +82,7 @@ class Refusal:
 
     def sentence(self) -> str:
         reasons, unnamed = self._told()
-        wanted = f"no room for {asked_text(self.asked.resources)}"
+        wanted = f"no room for {request_text(self.asked.resources)}"
         if not reasons:
             return (
                 f"{wanted}: {'no node is permitted' if self._any_nodes else 'there are no nodes'}"
@@ -99,22 +97,22 @@ class Refusal:
         return known.any_nodes if known is not None else bool(self._seen().ledger.names)
 
     def hint(self) -> str:
-        """What to do next; with the smallest change of an amount that would fit now, if any."""
+        """Return what to do next, with the smallest change of an amount that would fit now."""
         if not self._any_nodes:
             return "Register a node first."
-        known = self._known or _found_out(self.asked, self._seen())
+        known = self._known or _settle(self.asked, self._seen())
         if not known.ever:
             other = ", permit other nodes" if known.left_out else ""
             why = known.never or "no node is large enough"
             return f"Waiting will not help: {why}. Ask for less{other}, or register a larger node."
         less = known.less
         ask = f"ask for {less}" if less else "ask for less"
-        if known.left_out:  # nobody is told to permit what they never ruled out
+        if known.left_out:  # only where the request itself rules out nodes
             ask += ", permit other nodes"
         return f"A{ask[1:]}, or try again when a node has room or is up again."
 
     def error(self) -> GridError:
-        """The refusal as an error, its reasons as of now."""
+        """Return the refusal as an error, with its reasons as of now."""
         known = self.settled()._known
         assert known is not None
         if known.unknown is not None:
@@ -123,19 +121,19 @@ class Refusal:
 
 
 class _Known(NamedTuple):
-    """What a settled refusal remembers."""
+    """The reasons that a settled refusal keeps."""
 
     reasons: dict[str, list[str]]
     unnamed: int
     any_nodes: bool
     ever: bool
-    less: str  # the smallest change of an amount that would fit, or nothing
+    less: str  # the smallest change of an amount that would fit, or empty
     unknown: UnknownResource | None
-    left_out: bool = False  # whether there are nodes that the request itself keeps it from
-    never: str = ""  # what no node has, where it can never be
+    left_out: bool = False  # whether the request itself rules out nodes
+    never: str = ""  # what no node has, if it can never fit
 
 
-def _found_out(asked: Request, snapshot: Snapshot) -> _Known:
+def _settle(asked: Request, snapshot: Snapshot) -> _Known:
     ever = could_ever(asked, snapshot)
     return _Known(
         *_told(asked, snapshot),
@@ -149,7 +147,9 @@ def _found_out(asked: Request, snapshot: Snapshot) -> _Known:
 
 
 def _never(asked: Request, snapshot: Snapshot) -> str:
-    from gridhand.core.never import never_because  # which tells of what is refused here
+    from gridhand.core.explain.never_fits import (
+        never_because,  # which imports this
+    )
 
     return "; ".join(never_because(asked, snapshot, survey(asked, snapshot).permitted()))
 
@@ -160,7 +160,7 @@ def _left_out(asked: Request, snapshot: Snapshot) -> bool:
 
 def _told(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int]:
     rows = survey(asked, snapshot).permitted()
-    reasons = {
+    reasons: dict[str, list[str]] = {
         snapshot.ledger.names[row]: reasons_of(asked, snapshot, snapshot.use(row))
         or [_NOT_TOGETHER]
         for row in rows[:_TOLD]
@@ -169,9 +169,9 @@ def _told(asked: Request, snapshot: Snapshot) -> tuple[dict[str, list[str]], int
 
 
 def could_ever(asked: Request, snapshot: Snapshot) -> bool:
-    """Whether a permitted node would hold one of the choices if all were empty and well.
+    """Return whether a permitted node could hold one of the choices if all were empty.
 
-    What it is to be apart from may go, so the nodes where that is count as permitted.
+    What the request must stay apart from may end, so the nodes where that runs count as permitted.
     """
     choices = [
         replace(choice, exclude=frozenset()) if choice.apart_from else choice
@@ -181,22 +181,26 @@ def could_ever(asked: Request, snapshot: Snapshot) -> bool:
 
 
 def _less(asked: Request, snapshot: Snapshot) -> str:
-    """The smallest change of one amount that fits now, where that is cheap to know."""
-    from gridhand.core.changes import least_change  # which places, and placing refuses
+    """Return the smallest change of one amount that fits now, where that is cheap to find."""
+    from gridhand.core.explain.suggestions import (
+        least_change,
+    )  # which imports place, and place imports this
 
-    if asked.alternatives or asked.quality is not None:  # amounts as scaled, not as written
+    if (
+        asked.alternatives or asked.quality is not None
+    ):  # the amounts are scaled, not as the user wrote them
         return ""
     return least_change(asked, snapshot, survey(asked, snapshot))
 
 
-# Of a gang that is to be on one node, whose pieces get in each other's way there.
-_NOT_TOGETHER = "there is room for some of it, but not for all of it together"
+# For a gang on one node whose requests cannot all be placed there.
+_NOT_TOGETHER = "there is room for some of its requests, but not for all of them together"
 _TOLD = 100
 _SHOWN = 5
 
 
 def unknown_resource(asked: Request, ledger: Ledger) -> UnknownResource | None:
-    """The error for a name that no node has, with the name that was probably meant."""
+    """Return the error for a resource that no node has, with the name probably meant."""
     names = {name for choice in asked.choices() for name in choice.amounts if name not in KNOWN}
     names -= {name for use in ledger.nodes.values() for name in use.total} if names else set()
     if not names or not ledger.names:

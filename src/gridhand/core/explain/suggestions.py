@@ -1,7 +1,7 @@
-"""Changes: the smallest change of one thing in a request that would make it fit now.
+"""Suggestions: the smallest change of one thing in a request that would make it fit now.
 
-How much fits is read off a survey, so that nothing is searched for; then the changed request is
-placed, as a request like that would be, before anybody is told of it.
+A survey says how much fits, so there is no search. The changed request is then placed like any
+other, so that only changes that work are suggested.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gridhand.core.gpus import Capability, GpuAsk
-from gridhand.core.ledger import Placement
-from gridhand.core.readable import at_least, at_most
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT, Resources, amount_text
-from gridhand.core.survey import Most, Survey
+from gridhand.core.explain.survey import Most, Survey
+from gridhand.core.ledger.ledger import Placement
+from gridhand.core.model.amount_text import at_least, at_most
+from gridhand.core.model.gpus import Capability, GpuRequest
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT, Resources, amount_text
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
-    from gridhand.core.strategies import OwnStrategy
+    from gridhand.core.placement.snapshot import Snapshot
+    from gridhand.core.placement.strategies import OwnStrategy
 
 MOST_CHANGES = 10
-_CONSTRAINT = 0.5  # a wish given up weighs as much as half of an amount
+_CONSTRAINT = 0.5  # giving up a constraint ranks like giving up half of an amount
 _ALL = 1.0
 _SCALED = ("cpu", "memory", "gpu_memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One thing asked for otherwise, and where `request`, the request with it, goes now.
+class Suggestion:
+    """One change to a request, and the node where `request`, the changed request, fits now.
 
-    `before` and `after` are exact; `text` has amounts that people can read and type, no more than
-    that. `size` is the part of the amount that is given up; it ranks changes, the smallest first.
+    `before` and `after` are exact; `text` has rounded amounts that are easy to read and type.
+    `size` is the part of the amount that is given up; suggestions are ranked by it.
     """
 
     field: str
@@ -58,7 +58,7 @@ class Change:
 
 
 class _Idea(NamedTuple):
-    """A change that is yet to be tried."""
+    """A change that has not been tried yet."""
 
     field: str
     before: str
@@ -66,8 +66,8 @@ class _Idea(NamedTuple):
     size: float
     text: str
     request: Request
-    row: int = -1  # where it was seen to fit, if that is known
-    brief: str = ""  # the same of an amount, as it is typed
+    row: int = -1  # where it fits, if that is known
+    brief: str = ""  # the change of an amount as it is typed
 
 
 def changes(
@@ -76,21 +76,25 @@ def changes(
     strategy: OwnStrategy | None,
     seen: Survey,
     lower: Sequence[Request] = (),
-) -> tuple[Change, ...]:
-    """What would fit now, the smallest change first. `lower` are the request at lower quality."""
+) -> tuple[Suggestion, ...]:
+    """Return what would fit now, the smallest change first. `lower` has lower qualities."""
     trial = _Trial(snapshot, strategy)
     found = []
-    for idea in (*_smaller(asked, seen), *_freer(asked, trial), *_coarser(asked, trial, lower)):
+    for idea in (
+        *_smaller_amounts(asked, seen),
+        *_fewer_constraints(asked, trial),
+        *_other_ways(asked, trial, lower),
+    ):
         placed = trial.place(idea.request)
         if placed is not None:
-            found.append(Change(*idea[:3], placed.node, *idea[3:6]))
+            found.append(Suggestion(*idea[:3], placed.node, *idea[3:6]))
     found.sort(key=lambda change: change.size)
     return tuple(found[:MOST_CHANGES])
 
 
 def least_change(asked: Request, snapshot: Snapshot, seen: Survey) -> str:
-    """The smallest change of one amount in words, or nothing if none would do."""
-    ideas = [idea for idea in _smaller(asked, seen) if idea.after != "0"]
+    """Return the smallest change of one amount in words, or empty if none would fit."""
+    ideas = [idea for idea in _smaller_amounts(asked, seen) if idea.after != "0"]
     if not ideas:
         return ""
     least = min(ideas, key=lambda idea: idea.size)
@@ -101,23 +105,23 @@ def least_change(asked: Request, snapshot: Snapshot, seen: Survey) -> str:
 
 
 class _Trial:
-    """Places requests that nobody made: none of their scores are kept for others."""
+    """Places hypothetical requests, without leaving their scores in the cache."""
 
     def __init__(self, snapshot: Snapshot, strategy: OwnStrategy | None) -> None:
         self.ledger, self._strategy = snapshot.ledger, strategy
         self._snapshot = snapshot.aside()
 
     def place(self, asked: Request) -> Placement | None:
-        from gridhand.core.placement import place
+        from gridhand.core.placement.place import place
 
         placed = place(asked, self._snapshot, self._strategy)
         return placed if isinstance(placed, Placement) else None
 
 
-# ---- less of an amount
+# ---- smaller amounts
 
 
-def _smaller(asked: Request, seen: Survey) -> Iterator[_Idea]:
+def _smaller_amounts(asked: Request, seen: Survey) -> Iterator[_Idea]:
     for name, amount in asked.amounts.pairs:
         most = seen.most(name)
         rest = asked.amounts.without(name)
@@ -129,7 +133,7 @@ def _smaller(asked: Request, seen: Survey) -> Iterator[_Idea]:
         yield from _smaller_gpu(asked, asked.gpu, seen)
 
 
-def _smaller_gpu(asked: Request, gpu: GpuAsk, seen: Survey) -> Iterator[_Idea]:
+def _smaller_gpu(asked: Request, gpu: GpuRequest, seen: Survey) -> Iterator[_Idea]:
     whole = gpu.share in (0, UNIT)
     before = gpu.devices * UNIT if whole else gpu.share
     devices = seen.most_devices() if whole else None
@@ -146,7 +150,7 @@ def _smaller_gpu(asked: Request, gpu: GpuAsk, seen: Survey) -> Iterator[_Idea]:
             yield _less(asked, "gpu", before, share, replace(asked, gpu=part))
     memory = seen.most_memory() if gpu.memory_bytes is not None else None
     if memory is not None and gpu.memory_bytes and 1 <= memory.amount < gpu.memory_bytes:
-        scaled = replace(asked, gpu=gpu.scaled(memory.amount))
+        scaled = replace(asked, gpu=gpu.with_memory(memory.amount))
         yield _less(asked, "gpu_memory", gpu.memory_bytes, memory, scaled)
 
 
@@ -161,15 +165,19 @@ def _less(asked: Request, field: str, before: int, most: Most, request: Request)
     return _Idea(field, *exact, (before - after) / before, text, request, most.row, brief)
 
 
-# ---- a wish given up
+# ---- dropped constraints
 
 
-def _freer(asked: Request, trial: _Trial) -> Iterator[_Idea]:
+def _fewer_constraints(asked: Request, trial: _Trial) -> Iterator[_Idea]:
     if asked.node is not None:
         free = replace(asked, node=None, together_with=None)
         near = asked.together_with
         field, before = ("node", asked.node) if near is None else ("together_with", near)
-        text = f"do not pin it to {before}" if near is None else f"let it go apart from {before}"
+        text = (
+            f"do not pin it to {before}"
+            if near is None
+            else f"do not keep it together with {before}"
+        )
         yield _Idea(field, before, "any", _CONSTRAINT, text, free)
     for key, value in asked.labels.items():
         labels = {name: wanted for name, wanted in asked.labels.items() if name != key}
@@ -187,7 +195,7 @@ def _freer(asked: Request, trial: _Trial) -> Iterator[_Idea]:
         yield from _other_devices(asked, asked.gpu, trial)
 
 
-def _other_devices(asked: Request, gpu: GpuAsk, trial: _Trial) -> Iterator[_Idea]:
+def _other_devices(asked: Request, gpu: GpuRequest, trial: _Trial) -> Iterator[_Idea]:
     if gpu.model is not None:
         placed = trial.place(replace(asked, gpu=replace(gpu, model=None)))
         if placed is not None:
@@ -208,19 +216,19 @@ def _other_devices(asked: Request, gpu: GpuAsk, trial: _Trial) -> Iterator[_Idea
 
 
 def _joined(model: str, others: set[str]) -> str | None:
-    """The models that will do and these others; None for any, if one has no name."""
+    """Return the accepted models and these others; None for any, if one has no name."""
     if "" in others:
         return None
     named = {one.lower(): one for one in (*sorted(others), *model.split("|"))}
     return "|".join(named[key] for key in sorted(named))
 
 
-def _capability_that_fits(asked: Request, gpu: GpuAsk, trial: _Trial) -> Capability | None:
-    """The highest capability below the one asked for with which it fits; None for any."""
+def _capability_that_fits(asked: Request, gpu: GpuRequest, trial: _Trial) -> Capability | None:
+    """Return the highest capability below the requested one that fits; None for any."""
     wanted = gpu.capability or ()
     there = {one.capability for use in trial.ledger.nodes.values() for one in use.node.gpus}
     steps = sorted(one for one in there if one is not None and one < wanted)
-    low, high = 0, len(steps)  # it fits with all below `low`, and with none from `high` on
+    low, high = 0, len(steps)  # it fits below `low`, and not from `high` on
     while low < high:
         middle = (low + high) // 2
         with_less = replace(gpu, capability=steps[middle])
@@ -235,15 +243,15 @@ def _version(capability: Capability | None) -> str:
     return ".".join(map(str, capability)) if capability else "any"
 
 
-# ---- the work done otherwise
+# ---- another way to do the work
 
 
-def _coarser(asked: Request, trial: _Trial, lower: Sequence[Request]) -> Iterator[_Idea]:
+def _other_ways(asked: Request, trial: _Trial, lower: Sequence[Request]) -> Iterator[_Idea]:
     fitting = next((one for one in lower if trial.place(one) is not None), None)
     if fitting is not None:
         old, new = asked.quality or "standard", str(fitting.quality)
         text = f"ask for quality {new} instead of {old}"
         yield _Idea("quality", old, new, _CONSTRAINT, text, fitting)
     if asked.gpu is not None and asked.amounts:
-        text = 'do it without a GPU, with fallback="cpu"'
+        text = 'run it without a GPU, with fallback="cpu"'
         yield _Idea("fallback", "none", "cpu", _ALL, text, asked.on_cpu())

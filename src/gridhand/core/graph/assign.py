@@ -1,13 +1,13 @@
-"""Which function goes to which node, decided in one call and held nowhere.
+"""`assign`: choose a node for every function in one call, without reserving anything.
 
-The ledger here is a scratch one: it lives as long as the call, and counts what the functions
-before have taken. Functions that must go together are one thing, and go where all of them fit.
+A temporary ledger counts what the functions before have taken. Collocated functions form a group,
+which goes to one node where all of them fit.
 
-1. Pinned ones come before free ones; otherwise they come in the order given, and one that follows
-   another comes with it.
-2. `first_available` tries the nodes that it chose for free ones, the latest first, then the local
-   node, then the others by name. Other strategies rank the nodes with room.
-3. What fits nowhere takes nothing from the others.
+1. Pinned groups come before free ones, otherwise groups come in the order given; a collocated
+   function comes with the function it follows.
+2. `first_available` tries the nodes it chose for free groups, latest first, then the local node,
+   then the others by name. Other strategies rank the nodes with room.
+3. A group that fits nowhere takes nothing from the others.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gridhand.core.collocation import merged, pick_together
 from gridhand.core.errors import InvalidInput, NotAssigned, UnknownNode, UnknownResource
-from gridhand.core.graphs import Function, Group, grouped, read_functions
-from gridhand.core.ledger import Ledger, Placement, Terms
-from gridhand.core.names import check_node_name
-from gridhand.core.nodes import Node
-from gridhand.core.placement import Snapshot, place
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
-from gridhand.core.strategies import strategy_named
-from gridhand.core.usage import NodeUse
+from gridhand.core.graph.function import Function, Group, grouped, read_functions
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.ledger.ledger import Ledger, Placement
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.names import NodeName, check_node_name
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources
+from gridhand.core.placement.device_picks import merged, pick_together
+from gridhand.core.placement.place import place
+from gridhand.core.placement.snapshot import Snapshot
+from gridhand.core.placement.strategies import strategy_named
 
-_TOLD = 100  # nodes whose reasons are told
+_MOST_REASONS = 100  # nodes for which an error lists reasons
 _TERMS = Terms("assign")
 
 
 class Assignment(dict[str, str]):
-    """The node of each function. `forced` says of those that do not fit there why not."""
+    """The node of each function. `forced` has the reason for each that does not fit there."""
 
     def __init__(self, nodes: Mapping[str, str], forced: Mapping[str, str] | None = None) -> None:
         super().__init__(nodes)
         self.forced: dict[str, str] = dict(forced or {})
 
     def __str__(self) -> str:
-        """A line for each function, with the reason against it where that one was forced."""
+        """Return a line for each function, with the reason why a forced one does not fit."""
         lines = [
             f"{id} → {node}" + (f", although {self.forced[id]}" if id in self.forced else "")
             for id, node in self.items()
@@ -58,9 +60,9 @@ def assign(
 ) -> Assignment:
     """Choose a node for every function, so that no node is promised more than it has.
 
-    Raises `NotAssigned`, which names all functions that fit nowhere. Unless `strict`: then each
-    of those goes to its own node, or else to the one that would have been tried first, and
-    `forced` says so.
+    With `strict`, raise NotAssigned, which names all functions that fit nowhere. Otherwise each
+    of those goes to the node it is pinned to, or to the one that would be tried first, and is
+    listed in `forced`.
 
     >>> assign({"f1": {"cpu": 2}, "f2": {"cpu": 3}}, {"a": {"cpu": 4}, "b": {"cpu": 4}})
     {'f1': 'a', 'f2': 'b'}
@@ -80,26 +82,26 @@ def assign_on(
     strict: bool = True,
     local: str | None = None,
 ) -> Assignment:
-    """The same on nodes where something is held already. What is chosen is held there, too."""
-    bench = _Bench(ledger, strategy, local)
-    groups = [Costed(group) for group in grouped(given)]
-    for one in groups:
-        bench.check_node(one.group)
+    """Assign functions on the nodes of `ledger`, and hold in it what they need."""
+    assigner = _Assigner(ledger, strategy, local)
+    groups = [GroupRequest(group) for group in grouped(given)]
+    for asked in groups:
+        assigner.check_node(asked.group)
     nodes: dict[str, str] = {}
     forced: dict[str, str] = {}
-    left: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for one in sorted(groups, key=lambda one: one.group.node is None):
-        node = bench.put(one)
+    unassigned: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for asked in sorted(groups, key=lambda asked: asked.group.node is None):
+        node = assigner.place(asked)
         if node is None:
-            if strict or not bench.ledger.names:
-                left[one.group.ids] = bench.reasons(one)
+            if strict or not assigner.ledger.names:
+                unassigned[asked.group.ids] = assigner.reasons(asked)
                 continue
-            node = one.group.node or next(bench.order())
-            forced |= dict.fromkeys(one.group.ids, bench.sentence(one, node))
-        nodes |= dict.fromkeys(one.group.ids, node)
-    if left:
-        raise NotAssigned(left)
-    ids = [one.id for one in given]
+            node = asked.group.node or next(assigner.order())
+            forced |= dict.fromkeys(asked.group.ids, assigner.sentence(asked, node))
+        nodes |= dict.fromkeys(asked.group.ids, node)
+    if unassigned:
+        raise NotAssigned(unassigned)
+    ids = [function.id for function in given]
     return Assignment({id: nodes[id] for id in ids}, {id: forced[id] for id in ids if id in forced})
 
 
@@ -110,7 +112,7 @@ def _read_nodes(given: Mapping[str, Any] | Iterable[Node]) -> list[Node]:
         raise InvalidInput(
             "capacities", given, "a mapping of nodes to resources, or a list of Nodes"
         )
-    nodes: dict[str, Node] = {}
+    nodes: dict[NodeName, Node] = {}
     for node in given:
         if not isinstance(node, Node):
             raise InvalidInput("capacities", node, "Nodes, where it is a list")
@@ -131,27 +133,27 @@ def _read_node(name: str, has: Any) -> Node:
     return has.checked()
 
 
-class Costed:
-    """A group, what each of its functions asks for, and what they ask for together."""
+class GroupRequest:
+    """The requests of the functions of a group, each and together."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.each = [replace(one.asked(), node=group.node) for one in group.functions]
-        self.asks = [one.gpu for one in self.each if one.gpu is not None]
-        self.together = Request(_sum(self.each), merged(self.asks), node=group.node)
+        self.each = [replace(function.asked(), node=group.node) for function in group.functions]
+        self.gpus = [asked.gpu for asked in self.each if asked.gpu is not None]
+        self.together = Request(_sum(self.each), merged(self.gpus), node=group.node)
 
-    def placements(self, use: NodeUse) -> list[Placement] | None:
-        """Every function on that node at once, or None. All of `together` is needed for that."""
+    def placements(self, use: NodeUsage) -> list[Placement] | None:
+        """Return placements of all functions on that node at once, or None if they do not fit."""
         devices = use.room(self.together, {})
         if devices is None:
             return None
-        picked = [devices] if len(self.asks) < 2 else pick_together(self.asks, use.devices.values())
+        picked = [devices] if len(self.gpus) < 2 else pick_together(self.gpus, use.devices.values())
         if picked is None:
             return None
         holds = iter(picked)
         return [
-            Placement(one, use.node.name, next(holds) if one.gpu is not None else ())
-            for one in self.each
+            Placement(asked, use.node.name, next(holds) if asked.gpu is not None else ())
+            for asked in self.each
         ]
 
 
@@ -159,22 +161,22 @@ def _sum(requests: Sequence[Request]) -> Resources:
     if len(requests) == 1:
         return requests[0].amounts
     parts: dict[str, int] = {}
-    for one in requests:
-        for name, amount in one.amounts.pairs:
+    for request in requests:
+        for name, amount in request.amounts.pairs:
             parts[name] = parts.get(name, 0) + amount
     return Resources(parts)
 
 
-class _Bench:
-    """The nodes of one call, as they fill up."""
+class _Assigner:
+    """The nodes of one call to `assign`, as they fill up."""
 
     def __init__(self, ledger: Ledger, strategy: Any, local: str | None) -> None:
         self.ledger = ledger
         self.snapshot = Snapshot(self.ledger)
         self.strategy = strategy_named(strategy)
         self.in_order = self.strategy is strategy_named("first_available")
-        self.local = None if local is None else self.ledger.node(local).node.name
-        self.recent: list[str] = []  # chosen for free ones, the latest first
+        self.local = None if local is None else self.ledger.node(NodeName(local)).node.name
+        self.recent: list[NodeName] = []  # nodes chosen for free groups, latest first
 
     def check_node(self, group: Group) -> None:
         try:
@@ -183,31 +185,31 @@ class _Bench:
         except UnknownNode as unknown:
             raise unknown.about(f"function {group.ids[0]}") from None
 
-    def put(self, costed: Costed) -> str | None:
-        """Hold what the group costs on the node that it gets, if there is one."""
-        for name in self._candidates(costed.together):
-            placements = costed.placements(self.ledger.nodes[name])
+    def place(self, asked: GroupRequest) -> NodeName | None:
+        """Hold what the group needs on the first node with room; return the node, or None."""
+        for name in self._candidates(asked.together):
+            placements = asked.placements(self.ledger.nodes[name])
             if placements is not None:
                 self.ledger.grant(placements, _TERMS, now=0)
-                if costed.group.node is None:
-                    self.recent = [name, *(one for one in self.recent if one != name)]
+                if asked.group.node is None:
+                    self.recent = [name, *(other for other in self.recent if other != name)]
                 return name
         return None
 
-    def _candidates(self, asked: Request) -> Iterator[str]:
-        """The nodes to try, best first."""
+    def _candidates(self, asked: Request) -> Iterator[NodeName]:
+        """Yield the nodes to try, best first."""
         if asked.node is not None:
             return iter([asked.node])
         return self.order() if self.in_order else self._ranked(asked)
 
-    def order(self) -> Iterator[str]:
+    def order(self) -> Iterator[NodeName]:
         first = dict.fromkeys([*self.recent, *([self.local] if self.local else [])])
         yield from first
         yield from (name for name in self.ledger.names if name not in first)
 
-    def _ranked(self, asked: Request) -> Iterator[str]:
-        """The strategy's choice, and its choice among the others as long as one is wanted."""
-        tried: frozenset[str] = frozenset()
+    def _ranked(self, asked: Request) -> Iterator[NodeName]:
+        """Yield the strategy's choice, then its choice among the remaining nodes, and so on."""
+        tried: frozenset[NodeName] = frozenset()
         while True:
             placed = place(replace(asked, exclude=tried), self.snapshot, self.strategy)
             if not isinstance(placed, Placement):
@@ -215,35 +217,38 @@ class _Bench:
             tried |= {placed.node}
             yield placed.node
 
-    def reasons(self, costed: Costed) -> dict[str, list[str]]:
-        """What speaks against each permitted node. Raises where no node could ever have it."""
-        refused = place(costed.together, self.snapshot, self.strategy)
+    def reasons(self, asked: GroupRequest) -> dict[str, list[str]]:
+        """Return why each permitted node was refused; raise if no node has a resource at all."""
+        refused = place(asked.together, self.snapshot, self.strategy)
         error = None if isinstance(refused, Placement) else refused.error()
         if isinstance(error, UnknownResource):
-            asking = (one.id for one in costed.group.functions if error.name in one.asked().amounts)
+            functions = asked.group.functions
+            asking = (each.id for each in functions if error.name in each.asked().amounts)
             raise error.about(f"function {next(asking)}")
-        names = self.ledger.names[:_TOLD] if costed.group.node is None else [costed.group.node]
-        return {name: self._lacking(costed, name) for name in names}
+        names = (
+            self.ledger.names[:_MOST_REASONS] if asked.group.node is None else [asked.group.node]
+        )
+        return {name: self._lacking(asked, name) for name in names}
 
-    def sentence(self, costed: Costed, name: str) -> str:
-        ids = " with ".join(costed.group.ids)
-        return f"{ids} does not fit on {name}: {self._lacking(costed, name)[0]}"
+    def sentence(self, asked: GroupRequest, name: str) -> str:
+        ids = " with ".join(asked.group.ids)
+        return f"{ids} does not fit on {name}: {self._lacking(asked, name)[0]}"
 
-    def _lacking(self, costed: Costed, name: str) -> list[str]:
-        refused = place(costed.together.pinned(name), self.snapshot, self.strategy)
+    def _lacking(self, asked: GroupRequest, name: str) -> list[str]:
+        refused = place(asked.together.pinned(name), self.snapshot, self.strategy)
         if isinstance(refused, Placement):
-            return self._lacking_in_turn(costed, name)
+            return self._lacking_in_turn(asked, name)
         return refused.reasons()[name]
 
-    def _lacking_in_turn(self, costed: Costed, name: str) -> list[str]:
-        """Where no single ask is too much: the first that is, once those before it are there."""
+    def _lacking_in_turn(self, asked: GroupRequest, name: str) -> list[str]:
+        """Place the functions one by one; return the reasons of the first that does not fit."""
         mark = self.ledger.mark()
         try:
-            for one, asked in zip(costed.group.functions, costed.each, strict=True):
-                placed = place(asked.pinned(name), self.snapshot, self.strategy)
+            for function, request in zip(asked.group.functions, asked.each, strict=True):
+                placed = place(request.pinned(name), self.snapshot, self.strategy)
                 if not isinstance(placed, Placement):
-                    found = placed.reasons()[name]
-                    return [f"{reason} (for {one.id}, beside the others)" for reason in found]
+                    reasons = placed.reasons()[name]
+                    return [f"{why} (for {function.id}, beside the others)" for why in reasons]
                 self.ledger.grant([placed], _TERMS, now=0)
         finally:
             self.ledger.rollback(mark)

@@ -1,9 +1,9 @@
-"""What is really called when a function of a graph is: its code, with the inline ones it uses.
+"""CallPlan: how to call a function of a graph together with the inline functions it uses.
 
-An inline function has no turn of its own. It is evaluated where its result is needed, once for
-each use, as a part of the call that uses it. The call becomes a short program for a stack, since
-chains of inline functions may be longer than Python likes to recurse; it is plain data and code,
-so that it can be sent to whoever runs it.
+An inline function is not called on its own: it is evaluated where its result is needed, once for
+each use, as a part of the call that uses it. Such a call becomes a short stack program, because a
+chain of inline functions may be longer than Python's recursion limit. The program is plain data
+and code, so that it can be sent to a worker.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.graphs import Function
+from gridhand.core.graph.function import Function
 
-MOST_EVALUATIONS = 10_000  # of inline functions in one call
+MOST_EVALUATIONS = 10_000  # evaluations of inline functions in one call
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Call `code` with the last `count` values."""
+    """A step that calls `code` with the last `count` values."""
 
     code: Callable[..., Any]
     count: int
     as_list: bool
     extra_args: tuple[Any, ...]
-    inline: str = ""  # the id, if it is an inline one
+    inline: str = ""  # the id of an inline function
 
     def __call__(self, values: Sequence[Any]) -> Any:
         given = [list(values)] if self.as_list else values
@@ -34,13 +34,13 @@ class Apply:
             return self.code(*given, *self.extra_args)
         except BaseException as error:
             if self.inline:
-                error.add_note(f"It was raised in the inline function {self.inline}.")
+                error.add_note(f"Raised in the inline function {self.inline}.")
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A function that takes plain values: a number stands for one of those, the rest is called."""
+    """A stack program: a number pushes that argument, an `Apply` calls a function."""
 
     steps: tuple[int | Apply, ...]
 
@@ -57,45 +57,45 @@ class Program:
         return stack.pop()
 
 
-class Plan(NamedTuple):
-    """What to call for a function, and the ids of those whose values it is called with."""
+class CallPlan(NamedTuple):
+    """The code to call for a function, and the ids of the functions whose values it takes."""
 
     code: Callable[..., Any]
     needs: tuple[str, ...]
     extra_args: tuple[Any, ...]
 
 
-def plan(one: Function, functions: Mapping[str, Function]) -> Plan:
-    """How to call a function of a graph that was found to be valid."""
-    assert one.code is not None
-    simple = one.argument_inclusion == "variadic"
-    if simple and all(functions[id].type != "inline" for id in one.args):
-        return Plan(one.code, tuple(one.args), tuple(one.extra_args))
+def plan(function: Function, functions: Mapping[str, Function]) -> CallPlan:
+    """Return how to call a function of a valid graph."""
+    assert function.code is not None
+    simple = function.argument_inclusion == "variadic"
+    if simple and all(functions[id].type != "inline" for id in function.args):
+        return CallPlan(function.code, tuple(function.args), tuple(function.extra_args))
     needs: dict[str, int] = {}
     backwards: list[int | Apply] = []
-    waiting = [one]
+    waiting = [function]
     while waiting:
         current = waiting.pop()
-        if current.type == "input" or (current.type == "regular" and current is not one):
+        if current.type == "input" or (current.type == "regular" and current is not function):
             backwards.append(needs.setdefault(current.id, len(needs)))
             continue
         backwards.append(_apply(current))
         if len(backwards) > MOST_EVALUATIONS:
-            raise _too_many(one)
-        # The last argument comes first, as the program is read from its end.
+            raise _too_many(function)
+        # The last argument comes first, because the steps are reversed at the end.
         waiting += [functions[id] for id in current.args]
-    return Plan(Program(tuple(reversed(backwards))), tuple(needs), ())
+    return CallPlan(Program(tuple(reversed(backwards))), tuple(needs), ())
 
 
-def _apply(one: Function) -> Apply:
-    assert one.code is not None
-    as_list = one.argument_inclusion == "as_list"
-    inline = one.id if one.type == "inline" else ""
-    return Apply(one.code, len(one.args), as_list, tuple(one.extra_args), inline)
+def _apply(function: Function) -> Apply:
+    assert function.code is not None
+    as_list = function.argument_inclusion == "as_list"
+    inline = function.id if function.type == "inline" else ""
+    return Apply(function.code, len(function.args), as_list, tuple(function.extra_args), inline)
 
 
-def _too_many(one: Function) -> InvalidInput:
+def _too_many(function: Function) -> InvalidInput:
     fault = InvalidInput(
         "type", "inline", f"functions of which one call evaluates at most {MOST_EVALUATIONS}"
     )
-    return fault.about(f"function {one.id}")
+    return fault.about(f"function {function.id}")

@@ -1,7 +1,7 @@
-"""Function: one piece of work, what it costs, and where it must go.
+"""Function: a user's function in a graph, with its cost and its node.
 
-A function may be told to go where another goes. Such functions are one thing to whoever seeks a
-node for them: `grouped` follows the chains, and refuses those that lead nowhere.
+A function may be collocated with another. `grouped` follows such chains and returns the functions
+that must go to one node as a `Group`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gridhand.core.errors import (
     InvalidRequest,
     UnknownFunction,
 )
-from gridhand.core.names import check_label, check_node_name
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources, nearest_name
+from gridhand.core.model.names import NodeName, check_label, check_node_name
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import Resources, nearest_name
 
 _set = object.__setattr__
 
 
 @dataclass(frozen=True, slots=True)
 class Collocated:
-    """As the node of a function: wherever the function of that id goes."""
+    """The node of a function: the same node as the function with that id."""
 
     id: str
 
@@ -36,15 +36,15 @@ class Collocated:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One piece of work. A cost of nothing is allowed: it then runs wherever it is put.
+    """A function with its arguments, cost and node. It may cost nothing.
 
-    `args` are the ids of functions whose results it takes, `extra_args` come after those. With
-    `argument_inclusion="as_list"` the results come as one list. The node is a name,
-    `Collocated("other")` (or `("collocated", "other")`), or None for any. Its own `max_retries`
-    beat those of the run.
+    `args` are the ids of the functions whose results it takes; `extra_args` follow them. With
+    `argument_inclusion="as_list"` the results are passed as one list. `node` is a name,
+    `Collocated("other")` (or `("collocated", "other")`), or None for any node. `max_retries`
+    overrides that of the run. The resources of a task are its cost unless one is given.
 
-    An `inline` function is evaluated with each that uses it, as a part of that one; an `input` is
-    a value that is given when the graph is run. The last four fields are for streams.
+    An `inline` function is evaluated as a part of each function that uses it; an `input` is a
+    value given when the graph is run. The last four fields are for streams.
 
     >>> Function("train", cost={"cpu": 2, "memory": "4GB"}).asked().resources
     Resources('cpu=2 memory=4GB')
@@ -67,9 +67,10 @@ class Function:
     def __post_init__(self) -> None:
         check_label(self.id, "function id")
         try:
-            _set(self, "args", tuple(_read_arg(one) for one in _listed("args", self.args)))
+            _set(self, "args", tuple(map(_read_arg, _listed("args", self.args))))
             _set(self, "extra_args", _listed("extra_args", self.extra_args))
-            _set(self, "cost", dict(self.cost) if isinstance(self.cost, Mapping) else self.cost)
+            cost = self.cost or getattr(self.code, "request", None) or {}  # that of a task
+            _set(self, "cost", dict(cost) if isinstance(cost, Mapping) else cost)
             _set(self, "node", _read_node(self.node))
             self.asked()
             _check_fields(self)
@@ -79,12 +80,12 @@ class Function:
 
     @classmethod
     def read(cls, given: Function | Mapping[str, Any]) -> Function:
-        """A function, or one as a mapping: `{"id": "f1", "cost": {"cpu": 1}}`."""
+        """Read a function, which may be a mapping: `{"id": "f1", "cost": {"cpu": 1}}`."""
         if isinstance(given, Function):
             return given
         if not isinstance(given, Mapping):
             raise InvalidInput("functions", given, "functions, or mappings with an id and a cost")
-        known = [one.name for one in fields(cls)]
+        known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
                 raise InvalidInput("functions", name, f"any of {', '.join(known)}")
@@ -93,18 +94,18 @@ class Function:
         return cls(**given)
 
     def asked(self) -> Request:
-        """What it costs, as a request that may go anywhere."""
+        """Return the cost as a request without constraints on the node."""
         cost = self.cost
         if isinstance(cost, Request):
             if cost.node or cost.prefer or cost.exclude or cost.labels or cost.alternatives:
                 raise InvalidRequest("cost", cost.resources, "amounts alone; node says where")
-        elif _is_nothing(cost):
+        elif _is_empty(cost):
             return Request(Resources())
         return Request.of(cost)
 
 
-def _is_nothing(cost: Any) -> bool:
-    """Whether the cost can be read and comes to nothing, which a request may not."""
+def _is_empty(cost: Any) -> bool:
+    """Return whether the cost is valid and empty, which `Request.of` refuses."""
     try:
         return not Resources.of(cost)
     except InvalidInput:
@@ -112,7 +113,7 @@ def _is_nothing(cost: Any) -> bool:
 
 
 _TYPES = {
-    # what the others have, and these have not
+    # type: the fields that functions of this type cannot have
     "regular": (),
     "inline": ("cost", "node", "max_retries", "init", "batch_size", "batch_timeout"),
     "input": (
@@ -120,49 +121,49 @@ _TYPES = {
         "batch_timeout",
     ),
 }  # fmt: skip
-_LISTS = ("args", "extra_args", "cost")  # of which an empty one is none
+_LISTS = ("args", "extra_args", "cost")  # fields whose empty value counts as absent
 _INCLUSIONS = ("variadic", "as_list")
 MOST_RETRIES = 1000
 _LONGEST_BATCH_S = 86_400
 
 
-def _check_fields(one: Function) -> None:
+def _check_fields(function: Function) -> None:
     for name, given, allowed in (
-        ("type", one.type, tuple(_TYPES)),
-        ("argument_inclusion", one.argument_inclusion, _INCLUSIONS),
+        ("type", function.type, tuple(_TYPES)),
+        ("argument_inclusion", function.argument_inclusion, _INCLUSIONS),
     ):
         if given not in allowed:
             raise InvalidInput(name, given, " or ".join(allowed))
-    for name, code in (("code", one.code), ("init", one.init)):
+    for name, code in (("code", function.code), ("init", function.init)):
         if code is not None and not callable(code):
             raise InvalidInput(name, code, "something that can be called")
-    if one.max_retries is not None:
-        check_count("max_retries", one.max_retries, 0, MOST_RETRIES)
-    if one.batch_size is not None:
-        check_count("batch_size", one.batch_size, 1, 1_000_000)
-    check_count("parallelism", one.parallelism, 1, 1000)
-    wait = one.batch_timeout
+    if function.max_retries is not None:
+        check_count("max_retries", function.max_retries, 0, MOST_RETRIES)
+    if function.batch_size is not None:
+        check_count("batch_size", function.batch_size, 1, 1_000_000)
+    check_count("parallelism", function.parallelism, 1, 1000)
+    wait = function.batch_timeout
     if wait is not None and (type(wait) not in (int, float) or not 0 <= wait <= _LONGEST_BATCH_S):
         raise InvalidInput("batch_timeout", wait, f"seconds from 0 to {_LONGEST_BATCH_S}")
 
 
-def _check_type(one: Function) -> None:
-    for name in _TYPES[one.type]:
-        given = one.asked().resources if name == "cost" else getattr(one, name)
+def _check_type(function: Function) -> None:
+    for name in _TYPES[function.type]:
+        given = function.asked().resources if name == "cost" else getattr(function, name)
         if given is not None and (name not in _LISTS or given):
-            of_whom = "those that use it" if one.type == "inline" else "functions with code"
-            raise InvalidInput(name, given, f"it to {of_whom}: this function is {one.type}")
+            owner = "those that use it" if function.type == "inline" else "functions with code"
+            raise InvalidInput(name, given, f"it to {owner}: this function is {function.type}")
 
 
 def check_count(name: str, given: Any, least: int, most: int) -> int:
-    """A whole number within bounds."""
+    """Return a whole number within bounds, or raise InvalidInput."""
     if type(given) is not int or not least <= given <= most:
         raise InvalidInput(name, given, f"a whole number from {least} to {most}")
     return given
 
 
 def _read_arg(given: Any) -> str:
-    """The id of a function; the function itself will do."""
+    """Return the id of a function, given the id or the function."""
     if isinstance(given, Function):
         return given.id
     try:
@@ -188,63 +189,68 @@ def _read_node(given: Any) -> str | Collocated | None:
 
 
 def read_functions(given: Any) -> list[Function]:
-    """The functions in the order given; of a mapping of ids to costs, in the order of the ids.
+    """Read functions in the order given; a mapping of ids to costs in the order of its ids.
 
-    The order of a mapping says nothing, and must not decide who gets the last free core.
+    The order of a mapping must not decide which function gets the last free core.
     """
     if isinstance(given, Mapping):
         ids = sorted(check_label(id, "function id") for id in given)
         return [Function(id, cost=given[id]) for id in ids]
     if isinstance(given, str | bytes | set | frozenset) or not isinstance(given, Iterable):
         raise InvalidInput("functions", given, "a list of functions, or a mapping of ids to costs")
-    return [Function.read(one) for one in given]
+    return [Function.read(function) for function in given]
 
 
 class Group(NamedTuple):
-    """Functions that go to one node: the one that the others follow, then those."""
+    """Functions that go to one node: the leader, then those collocated with it."""
 
     functions: tuple[Function, ...]
-    node: str | None  # where the first of them is pinned
+    node: NodeName | None  # the node to which the leader is pinned
 
     @property
     def ids(self) -> tuple[str, ...]:
-        return tuple(one.id for one in self.functions)
+        return tuple(function.id for function in self.functions)
 
 
 def grouped(functions: Sequence[Function]) -> list[Group]:
-    """The functions by where they must go together, in the order of those that are followed."""
+    """Group the functions that must go together, in the order of their leaders."""
     known: dict[str, Function] = {}
-    for one in functions:
-        if one.id in known:
-            raise DuplicateFunction(one.id)
-        known[one.id] = one
+    for function in functions:
+        if function.id in known:
+            raise DuplicateFunction(function.id)
+        known[function.id] = function
     leaders: dict[str, str] = {}
-    members: dict[str, list[Function]] = {
-        one.id: [one] for one in functions if not isinstance(one.node, Collocated)
+    groups: dict[str, list[Function]] = {
+        function.id: [function]
+        for function in functions
+        if not isinstance(function.node, Collocated)
     }
-    for one in functions:
-        leader = _leader(one, known, leaders)
-        if leader != one.id:
-            members[leader].append(one)
+    for function in functions:
+        leader = _find_leader(function, known, leaders)
+        if leader != function.id:
+            groups[leader].append(function)
     return [
-        Group(tuple(those), node if isinstance(node := known[leader].node, str) else None)
-        for leader, those in members.items()
+        Group(
+            tuple(members),
+            NodeName(node) if isinstance(node := known[leader].node, str) else None,
+        )
+        for leader, members in groups.items()
     ]
 
 
-def _leader(one: Function, known: Mapping[str, Function], leaders: dict[str, str]) -> str:
-    """The id of the function at the end of the chain. `leaders` keeps what was found before."""
+def _find_leader(function: Function, known: Mapping[str, Function], leaders: dict[str, str]) -> str:
+    """Return the id at the end of the chain of collocations. `leaders` caches earlier results."""
     path: list[str] = []
     passed: set[str] = set()
-    while one.id not in leaders and isinstance(one.node, Collocated):
-        if one.id in passed:
-            raise CircularCollocation(path[path.index(one.id) :])
-        path.append(one.id)
-        passed.add(one.id)
-        wanted = one.node.id
+    while function.id not in leaders and isinstance(function.node, Collocated):
+        if function.id in passed:
+            raise CircularCollocation(path[path.index(function.id) :])
+        path.append(function.id)
+        passed.add(function.id)
+        wanted = function.node.id
         if wanted not in known:
-            raise UnknownFunction(wanted, one.id, nearest_name(wanted, known))
-        one = known[wanted]
-    leader = leaders.get(one.id, one.id)
+            raise UnknownFunction(wanted, function.id, nearest_name(wanted, known))
+        function = known[wanted]
+    leader = leaders.get(function.id, function.id)
     leaders.update(dict.fromkeys(path, leader))
     return leader

@@ -1,4 +1,4 @@
-"""Graph: functions joined by their arguments, checked before any of them runs."""
+"""Graph: functions joined by their arguments, validated before any of them runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gridhand.core.errors import (
     InvalidInput,
     UnknownFunction,
 )
-from gridhand.core.graphplot import Drawing, draw, mermaid
-from gridhand.core.graphs import Collocated, Function, grouped, read_functions
-from gridhand.core.resources import nearest_name
+from gridhand.core.graph.function import Collocated, Function, grouped, read_functions
+from gridhand.core.graph.picture import Drawing, draw, mermaid
+from gridhand.core.model.resources import nearest_name
 
 _SHOWN = 10
 
@@ -38,29 +38,28 @@ class Graph:
         self.add(*read_functions(functions))
 
     def add(self, *functions: Function | Mapping[str, Any]) -> Self:
-        """Add functions, also as mappings, and come back with the graph itself.
+        """Add functions, which may be mappings, and return the graph itself.
 
-        What they refer to may be added later: only an id that is there already is refused.
+        Functions they refer to may be added later; only an id that exists already is refused.
         """
-        read = [Function.read(one) for one in functions]
         new: dict[str, Function] = {}
-        for one in read:
-            if one.id in self._functions or one.id in new:
-                raise DuplicateFunction(one.id)
-            new[one.id] = one
+        for function in [Function.read(each) for each in functions]:
+            if function.id in self._functions or function.id in new:
+                raise DuplicateFunction(function.id)
+            new[function.id] = function
         self._functions |= new
         return self
 
     @classmethod
     def read(cls, given: Graph | Iterable[Function | Mapping[str, Any]]) -> Graph:
-        """A graph, or the functions of one."""
+        """Return a graph, given a graph or its functions."""
         return given if isinstance(given, Graph) else cls(given)
 
-    # ---- looking
+    # ---- access
 
     @property
     def functions(self) -> Mapping[str, Function]:
-        """By their ids, in the order they were added."""
+        """The functions by id, in the order they were added."""
         return MappingProxyType(self._functions)
 
     def __getitem__(self, id: str) -> Function:
@@ -76,65 +75,66 @@ class Graph:
         return len(self._functions)
 
     def order(self) -> list[str]:
-        """The ids, each after those whose results it takes; otherwise as they were added."""
+        """Return the ids, each after those whose results it takes, otherwise as they were added."""
         self._check_args()
         try:
             return list(self._sorter().static_order())
         except CycleError as cycle:
-            raise self._circle(cycle) from None
+            raise self._cycle_error(cycle) from None
 
     def _sorter(self) -> TopologicalSorter[str]:
         sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(self._functions, ()))
-        for one in self:
-            sorter.add(one.id, *one.args)
+        for function in self:
+            sorter.add(function.id, *function.args)
         return sorter
 
-    def _circle(self, cycle: CycleError) -> CircularDependency:
-        """The circle, beginning with the one of it that was added first."""
+    def _cycle_error(self, cycle: CycleError) -> CircularDependency:
+        """Return the error for a cycle, starting with its function that was added first."""
         ids: list[str] = cycle.args[1][:-1]
         places = {id: place for place, id in enumerate(self._functions)}
         first = ids.index(min(ids, key=lambda id: places[id]))
         return CircularDependency([*ids[first:], *ids[:first]])
 
-    # ---- checking
+    # ---- validation
 
     def validate(self) -> Self:
-        """The graph, if it can be run; else an error that names what is wrong with it."""
+        """Return the graph if it can be run, or raise an error that names what is wrong."""
         self.order()
         grouped(list(self))
-        for one in self:
-            self._check_collocation(one)
-            if one.type != "input" and one.code is None:
-                raise InvalidInput("code", None, "something to call").about(f"function {one.id}")
+        for function in self:
+            self._check_collocation(function)
+            if function.type != "input" and function.code is None:
+                error = InvalidInput("code", None, "something to call")
+                raise error.about(f"function {function.id}")
         return self
 
     def _check_args(self) -> None:
-        for one in self:
-            for id in one.args:
+        for function in self:
+            for id in function.args:
                 if id not in self._functions:
-                    raise UnknownFunction(id, one.id, nearest_name(id, self._functions))
+                    raise UnknownFunction(id, function.id, nearest_name(id, self._functions))
 
-    def _check_collocation(self, one: Function) -> None:
-        if not isinstance(one.node, Collocated):
+    def _check_collocation(self, function: Function) -> None:
+        if not isinstance(function.node, Collocated):
             return
-        other = self._functions[one.node.id]
+        other = self._functions[function.node.id]
         if other.type != "regular":
             raise ImpossibleCollocation(
-                [one.id, other.id], f"{other.id} is {other.type}, and goes to no node itself"
+                [function.id, other.id], f"{other.id} is {other.type} and has no node of its own"
             )
 
-    # ---- showing
+    # ---- pictures
 
     def mermaid(self) -> str:
-        """The graph as a Mermaid diagram, for Markdown."""
+        """Return the graph as a Mermaid diagram, for Markdown."""
         return mermaid(self._functions)
 
     def plot(self) -> Drawing:
-        """The graph as an SVG drawing: a text, which notebooks show as a picture."""
+        """Return the graph as SVG text, which notebooks show as a picture."""
         return draw(self._functions)
 
     def __repr__(self) -> str:
-        shown = [f"{one.id}({', '.join(one.args)})" for one in list(self)[:_SHOWN]]
+        shown = [f"{each.id}({', '.join(each.args)})" for each in list(self)[:_SHOWN]]
         more = [f"and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
         functions = "1 function" if len(self) == 1 else f"{len(self)} functions"
         return f"<graph of {functions}{': ' if shown else ''}{', '.join([*shown, *more])}>"

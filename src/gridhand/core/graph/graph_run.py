@@ -1,13 +1,12 @@
-"""GraphRun: one run of a graph, told what happens and asked what to do next.
+"""GraphRun: the state machine of one run of a graph.
 
-1. A function may start when all that it takes has a value; those that may start do so in the order
-   of the graph, as many at a time as are allowed.
-2. One that fails is tried again as often as it may: its own number of retries beats the run's. One
-   that was lost with its worker or node had no part in that; losses are counted apart. What has
-   a value is never run again.
-3. The first function that fails for good fails the run: nothing more is started, and what runs is
-   to be stopped.
-4. A value that is not to be kept is given up when nothing is left to start that takes it.
+1. A function may start when all its arguments have values. Functions start in the order of the
+   graph, at most `max_concurrency` at a time.
+2. A failed function is retried up to its own `max_retries`, or the run's. Losses of its worker or
+   node are not its fault and are counted separately. A function with a value never runs again.
+3. The first function that fails for good fails the run: nothing more is started, and running
+   functions must be stopped.
+4. A value that is not kept is dropped when no function that takes it is left to run.
 
 It runs nothing itself, and knows neither values nor nodes.
 """
@@ -19,16 +18,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.graph import Graph
-from gridhand.core.graphs import MOST_RETRIES, check_count
-from gridhand.core.inline import Plan, plan
-from gridhand.core.resources import nearest_name
+from gridhand.core.graph.call_plan import CallPlan, plan
+from gridhand.core.graph.function import MOST_RETRIES, check_count
+from gridhand.core.graph.graph import Graph
+from gridhand.core.model.resources import nearest_name
 
 DEFAULT_LOSSES = 5
 
 
 class Failure(NamedTuple):
-    """The function that failed the run, and how the last of its attempts did."""
+    """The function that failed the run, and the error of its last attempt."""
 
     function: str
     error: BaseException
@@ -36,7 +35,7 @@ class Failure(NamedTuple):
 
 
 class GraphRun:
-    """The state of one run. Inputs count as having a value from the beginning."""
+    """The state of one run. Inputs have a value from the beginning."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class GraphRun:
         max_losses: int = DEFAULT_LOSSES,
         keep: Iterable[str] | None = None,
     ) -> None:
-        """`keep` are the ids whose values are wanted at the end; None wants all."""
+        """Start a run. `keep` are the ids whose values are wanted at the end; None for all."""
         self._retries = check_count("max_retries", max_retries, 0, MOST_RETRIES)
         self._losses = check_count("max_losses", max_losses, 0, MOST_RETRIES)
         if max_concurrency is not None:
@@ -57,28 +56,28 @@ class GraphRun:
         self.functions = dict(graph.functions)
         regular = [id for id in graph.order() if self.functions[id].type == "regular"]
         self.kept = _read_kept(keep, graph, regular)
-        self.plans: dict[str, Plan] = {
+        self.plans: dict[str, CallPlan] = {
             id: plan(self.functions[id], self.functions) for id in regular
         }
         self._places = {id: place for place, id in enumerate(regular)}
         self._takers: dict[str, list[str]] = {id: [] for id in regular}
-        self._missing: dict[str, int] = {}  # how many values each still waits for
+        self._missing: dict[str, int] = {}  # number of values each function still waits for
         for id in regular:
-            taken = [one for one in dict.fromkeys(self.plans[id].needs) if one in self._takers]
-            self._missing[id] = len(taken)
-            for one in taken:
-                self._takers[one].append(id)
+            needs = [need for need in dict.fromkeys(self.plans[id].needs) if need in self._takers]
+            self._missing[id] = len(needs)
+            for need in needs:
+                self._takers[need].append(id)
         self._wanted = {id: len(takers) for id, takers in self._takers.items()}
         self._ready = [place for id, place in self._places.items() if not self._missing[id]]
         self._ids = regular
-        self.running: dict[str, None] = {}  # in the order they were started
-        self.done: dict[str, None] = {}  # in the order they ended
+        self.running: dict[str, None] = {}  # in the order of their starts
+        self.done: dict[str, None] = {}  # in the order of their ends
         self.attempts: dict[str, int] = dict.fromkeys(regular, 0)
         self._failed: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         self.failure: Failure | None = None
 
-    # ---- what is so
+    # ---- state
 
     @property
     def total(self) -> int:
@@ -86,22 +85,22 @@ class GraphRun:
 
     @property
     def over(self) -> bool:
-        """Whether it has failed, or everything has a value."""
+        """Whether the run has failed, or every function has a value."""
         return self.failure is not None or len(self.done) == len(self._ids)
 
     @property
     def retried(self) -> int:
-        """How many attempts were in vain so far."""
+        """The number of attempts that failed or were lost so far."""
         return sum(self._failed.values()) + sum(self._lost.values())
 
     def left(self) -> list[str]:
-        """Those that have no value and do not run, in the order of the graph."""
+        """Return the functions that have no value and do not run, in the order of the graph."""
         return [id for id in self._ids if id not in self.done and id not in self.running]
 
-    # ---- what to do
+    # ---- actions
 
     def start(self) -> list[str]:
-        """Those to start now; from here on they count as running."""
+        """Return the functions to start now, and mark them as running."""
         started: list[str] = []
         while self._ready and not self.over and not self._full():
             id = self._ids[heapq.heappop(self._ready)]
@@ -114,52 +113,51 @@ class GraphRun:
         return self._most is not None and len(self.running) >= self._most
 
     def stop(self) -> list[str]:
-        """Those that run and are to be stopped, as the run is over or is to be given up."""
+        """Return the running functions, which must be stopped, and mark them as not running."""
         stopped = list(self.running)
         self.running.clear()
         return stopped
 
-    # ---- what happened
+    # ---- events
 
     def succeeded(self, id: str) -> list[str]:
-        """It has a value. Tells whose values nobody will need any more."""
+        """Record a value. Return the functions whose values are no longer needed."""
         self._ended(id)
         self.done[id] = None
         for taker in self._takers[id]:
             self._missing[taker] -= 1
             if not self._missing[taker]:
                 heapq.heappush(self._ready, self._places[taker])
-        for one in dict.fromkeys(self.plans[id].needs):
-            if one in self._wanted:
-                self._wanted[one] -= 1
-        used = [one for one in dict.fromkeys((*self.plans[id].needs, id)) if one in self._wanted]
-        return [one for one in used if not self._wanted[one] and one not in self.kept]
+        needs = self.plans[id].needs
+        for need in dict.fromkeys(needs):
+            if need in self._wanted:
+                self._wanted[need] -= 1
+        used = [need for need in dict.fromkeys((*needs, id)) if need in self._wanted]
+        return [need for need in used if not self._wanted[need] and need not in self.kept]
 
     def failed(self, id: str, error: BaseException) -> bool:
-        """It failed by itself. Tells whether it will be tried again."""
+        """Record a failure of the function. Return whether it is retried."""
         own = self.functions[id].max_retries
         self._failed[id] = self._failed.get(id, 0) + 1
-        return self._again(id, error, self._failed[id], self._retries if own is None else own)
+        return self._retry(id, error, self._failed[id], self._retries if own is None else own)
 
     def lost(self, id: str, error: BaseException) -> bool:
-        """What ran it went away under it. Tells whether it will be tried again."""
+        """Record a lost worker or node. Return whether the function is retried."""
         self._lost[id] = self._lost.get(id, 0) + 1
-        return self._again(id, error, self._lost[id], self._losses)
+        return self._retry(id, error, self._lost[id], self._losses)
 
     def refused(self, id: str, error: BaseException) -> None:
-        """It cannot be run at all, so trying again is of no use."""
+        """Fail the run, because the function can never run."""
         self._ended(id)
         self.failure = Failure(id, error, self.attempts[id])
 
     def put_back(self, id: str) -> None:
-        """It was taken back before it came to anything: it is to start again, as if for the
-        first time.
-        """
+        """Make a function ready again that was withdrawn before it ran; it costs no attempt."""
         self._ended(id)
         self.attempts[id] -= 1
         heapq.heappush(self._ready, self._places[id])
 
-    def _again(self, id: str, error: BaseException, times: int, most: int) -> bool:
+    def _retry(self, id: str, error: BaseException, times: int, most: int) -> bool:
         self._ended(id)
         if times > most:
             self.failure = Failure(id, error, self.attempts[id])
@@ -169,7 +167,7 @@ class GraphRun:
 
     def _ended(self, id: str) -> None:
         if id not in self.running:
-            raise ValueError(f"{id} does not run")
+            raise ValueError(f"{id} is not running")
         del self.running[id]
 
 

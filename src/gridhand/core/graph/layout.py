@@ -1,8 +1,8 @@
-"""Where to draw the functions of a graph: in layers, each below those whose results it takes.
+"""GraphLayout: positions for drawing a graph in layers, each function below its arguments.
 
-A link over several layers passes through a bend in each of them, so that it does not run behind
-boxes. Within a layer the order is by where the neighbours are, a few times down and up: not the
-fewest crossings there can be, but few, and the same every time.
+A link over several layers has a bend in each of them, so that it does not run behind boxes. The
+items of a layer are ordered by the positions of their neighbours, in a few sweeps down and up:
+this gives few crossings, not the fewest possible, and the same picture every time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _SWEEPS = 4
-_MOST_BENDS = 5_000  # beyond that links go straight: nobody can follow them anyhow
+_MOST_BENDS = 5_000  # with more bends links are drawn straight: nobody can follow so many
 _GAP = 24.0
 
 
 class Bend(NamedTuple):
-    """Where the link between two functions passes through a layer."""
+    """The point where a link between two functions passes through a layer."""
 
     above: str
     below: str
@@ -28,33 +28,33 @@ Item = str | Bend
 Layers = list[list[Item]]
 
 
-class Layout(NamedTuple):
-    """The layers from top to bottom, where the middle of each item is, and the links."""
+class GraphLayout(NamedTuple):
+    """The layers from top to bottom, the x of the middle of each item, and the links."""
 
     layers: Layers
     middles: dict[Item, float]
-    links: list[list[Item]]  # each a way from item to item
+    links: list[list[Item]]  # each a path from item to item
 
 
-def layout(needs: Mapping[str, Sequence[str]], widths: Mapping[str, float]) -> Layout:
-    """Lay out functions with the ids of those they take results of."""
+def layout(needs: Mapping[str, Sequence[str]], widths: Mapping[str, float]) -> GraphLayout:
+    """Lay out functions, given the ids of the functions each takes results of."""
     levels = _levels(needs)
     layers: Layers = [[] for _ in range(max(levels.values(), default=-1) + 1)]
     for id, level in levels.items():
         layers[level].append(id)
     links = _links(needs, levels)
-    for way in links:
-        for item in way:
+    for path in links:
+        for item in path:
             if isinstance(item, Bend):
                 layers[item.layer].append(item)
     near = _near(links)
     for sweep in range(_SWEEPS):
         _sort(layers, near, down=sweep % 2 == 0)
-    return Layout(layers, _middles(layers, near, widths), links)
+    return GraphLayout(layers, _middles(layers, near, widths), links)
 
 
 def _levels(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How far down each is: below all that it needs. Of a circle, the first one is on top."""
+    """Return the layer of each function, below all its needs. A cycle starts with its first."""
     levels: dict[str, int] = {}
     for first in needs:
         path = [(first, iter(needs[first]))]
@@ -95,8 +95,8 @@ class _Near(NamedTuple):
 
 def _near(links: Sequence[Sequence[Item]]) -> _Near:
     near = _Near({}, {})
-    for way in links:
-        for upper, lower in pairwise(way):
+    for path in links:
+        for upper, lower in pairwise(path):
             near.below.setdefault(upper, []).append(lower)
             near.above.setdefault(lower, []).append(upper)
     return near
@@ -141,13 +141,13 @@ def _spread(
     widths: Mapping[str, float],
     middles: dict[Item, float],
 ) -> None:
-    """Put each where it is wanted, in their order and clear of each other."""
+    """Place each item where it is wanted, in order and without overlaps."""
     free = float("-inf")
     for item in layer:
         half = _half(item, widths)
         middles[item] = max(wanted[item], free + half)
         free = middles[item] + half + _GAP
-    # Pushing was to the right alone: on average they are to be where they were wanted.
+    # Items were pushed only to the right: shift all, so that they are in place on average.
     off = _mean([middles[item] - wanted[item] for item in layer], 0.0)
     for item in layer:
         middles[item] -= off

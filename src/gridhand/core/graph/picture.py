@@ -1,4 +1,4 @@
-"""Graphs as pictures: SVG that we write ourselves, and Mermaid text."""
+"""Pictures of a graph: SVG and Mermaid text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from gridhand.core.graphs import Collocated, Function
-from gridhand.core.layers import Bend, Item, layout
+from gridhand.core.graph.function import Collocated, Function
+from gridhand.core.graph.layout import Bend, Item, layout
 
-_CHARACTER = 7.2  # how wide one is, in a font that is no wider than most
+_CHARACTER = 7.2  # width of a character in pixels, wide enough for most fonts
 _LINE = 16
 _SPACE = 44  # between layers
 _EDGE = 12
 _LONGEST = 40
 
-# The names begin with ours: in a page, styles hold for all that is in it.
+# All selectors start with our class: styles apply to the whole page that embeds the SVG.
 _STYLE = (
     ".gridhand-graph text{font:12px system-ui,sans-serif;fill:#1d2733;text-anchor:middle}"
     ".gridhand-graph text:not(.line-0){fill:#5b6b7b;font-size:11px}"
@@ -32,7 +32,7 @@ _ARROW = (
 
 
 class Drawing(str):
-    """SVG text, which a notebook shows as a picture."""
+    """SVG text that a notebook shows as a picture."""
 
     __slots__ = ()
 
@@ -41,10 +41,10 @@ class Drawing(str):
 
 
 def draw(functions: Mapping[str, Function]) -> Drawing:
-    """The functions as boxes, each below those whose results it takes."""
+    """Draw the functions as boxes, each below those whose results it takes."""
     sheet = _Sheet(functions)
-    links = "".join(sheet.link(way) for way in sheet.links)
-    boxes = "".join(sheet.box(one) for one in functions.values())
+    links = "".join(sheet.link(path) for path in sheet.links)
+    boxes = "".join(sheet.box(function) for function in functions.values())
     width, height = sheet.width + 2 * _EDGE, sheet.height + 2 * _EDGE
     return Drawing(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="gridhand-graph" role="img"'
@@ -55,20 +55,20 @@ def draw(functions: Mapping[str, Function]) -> Drawing:
 
 
 class _Sheet:
-    """Where everything is, in pixels."""
+    """The positions of boxes and links in pixels."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
-        self.texts = {id: _lines(one) for id, one in functions.items()}
+        self.texts = {id: _lines(function) for id, function in functions.items()}
         self.widths = {id: _CHARACTER * max(map(len, t)) + 24 for id, t in self.texts.items()}
         layers, self.middles, self.links = layout(_needs(functions), self.widths)
         self.tops: dict[Item, float] = {}
         self.bottoms: dict[Item, float] = {}
         top = 0.0
         for layer in layers:
-            bottom = top + max(self._tall(item) for item in layer)
+            bottom = top + max(self._height(item) for item in layer)
             for item in layer:
                 self.tops[item] = top
-                self.bottoms[item] = bottom if isinstance(item, Bend) else top + self._tall(item)
+                self.bottoms[item] = bottom if isinstance(item, Bend) else top + self._height(item)
             top = bottom + _SPACE
         self.height = max(0.0, top - _SPACE)
         self.width = max(
@@ -76,27 +76,28 @@ class _Sheet:
             default=0.0,
         )
 
-    def _tall(self, item: Item) -> float:
+    def _height(self, item: Item) -> float:
         return 0.0 if isinstance(item, Bend) else _LINE * len(self.texts[item]) + 12
 
-    def box(self, one: Function) -> str:
-        x, y, width = self.middles[one.id], self.tops[one.id], self.widths[one.id]
+    def box(self, function: Function) -> str:
+        id = function.id
+        x, y, width = self.middles[id], self.tops[id], self.widths[id]
         lines = "".join(
             f'<text x="{x:.1f}" y="{y + 18 + _LINE * number:.1f}" class="line-{number}">'
             f"{escape(text)}</text>"
-            for number, text in enumerate(self.texts[one.id])
+            for number, text in enumerate(self.texts[id])
         )
         return (
-            f'<g class="{one.type}"><title>{escape(one.id)} ({one.type})</title>'
+            f'<g class="{function.type}"><title>{escape(id)} ({function.type})</title>'
             f'<rect x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}"'
-            f' height="{self._tall(one.id):.1f}" rx="6"/>{lines}</g>'
+            f' height="{self._height(id):.1f}" rx="6"/>{lines}</g>'
         )
 
-    def link(self, way: Sequence[Item]) -> str:
-        """From the bottom of the first to the top of the last, upright through the bends."""
-        x, y = self.middles[way[0]], self.bottoms[way[0]]
+    def link(self, path: Sequence[Item]) -> str:
+        """Draw a link from the bottom of its first item to the top of its last."""
+        x, y = self.middles[path[0]], self.bottoms[path[0]]
         drawn = [f"M{x:.1f} {y:.1f}"]
-        for item in way[1:]:
+        for item in path[1:]:
             to_x, to_y = self.middles[item], self.tops[item]
             half = (y + to_y) / 2
             drawn.append(f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}")
@@ -107,16 +108,19 @@ class _Sheet:
 
 
 def _needs(functions: Mapping[str, Function]) -> dict[str, list[str]]:
-    """What each takes the results of. A graph that is not finished can be drawn, too."""
-    return {id: [arg for arg in one.args if arg in functions] for id, one in functions.items()}
+    """Return the known arguments of each function: an unfinished graph can be drawn, too."""
+    return {
+        id: [arg for arg in function.args if arg in functions] for id, function in functions.items()
+    }
 
 
-def _lines(one: Function) -> list[str]:
-    """What is written in its box: who it is, what it costs, where it goes."""
-    cost = str(one.asked().resources) if one.asked().resources else ""
-    where = f"with {one.node.id}" if isinstance(one.node, Collocated) else f"on {one.node}"
-    kind = "" if one.type == "regular" else one.type
-    lines = [one.id, kind, cost, where if one.node else ""]
+def _lines(function: Function) -> list[str]:
+    """Return the lines in a box: id, type, cost and node."""
+    resources, node = function.asked().resources, function.node
+    cost = str(resources) if resources else ""
+    where = f"with {node.id}" if isinstance(node, Collocated) else f"on {node}"
+    kind = "" if function.type == "regular" else function.type
+    lines = [function.id, kind, cost, where if node else ""]
     return [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in lines if text]
 
 
@@ -131,26 +135,27 @@ _TAKEN = {
 
 
 def mermaid(functions: Mapping[str, Function]) -> str:
-    """The functions and their links as text; dotted ones join those that share a node."""
+    """Return the functions and links as Mermaid text; dotted links join collocated functions."""
     names = _names(functions)
     lines = ["graph TD"]
-    for id, one in functions.items():
-        label = "<br/>".join(map(_quoted, _lines(one)))
-        lines.append(f"  {names[id]}{_SHAPES[one.type].format(label)}")
+    for id, function in functions.items():
+        label = "<br/>".join(map(_quoted, _lines(function)))
+        lines.append(f"  {names[id]}{_SHAPES[function.type].format(label)}")
     for id, args in _needs(functions).items():
         lines += [f"  {names[arg]} --> {names[id]}" for arg in dict.fromkeys(args)]
-    for id, one in functions.items():
-        if isinstance(one.node, Collocated) and one.node.id in names:
-            lines.append(f"  {names[one.node.id]} -.- {names[id]}")
+    for id, function in functions.items():
+        node = function.node
+        if isinstance(node, Collocated) and node.id in names:
+            lines.append(f"  {names[node.id]} -.- {names[id]}")
     return "\n".join(lines) + "\n"
 
 
 def _names(functions: Mapping[str, Function]) -> dict[str, str]:
-    """Ids as Mermaid can read them: as they are where that is safe, else numbered."""
+    """Return names that Mermaid can read: the ids themselves if they are safe, else numbers."""
     names: dict[str, str] = {}
     for number, id in enumerate(functions):
         safe = _PLAIN.fullmatch(id) and id.lower() not in _TAKEN
-        names[id] = id if safe else f"_{number}"  # which no plain one begins with
+        names[id] = id if safe else f"_{number}"  # no safe id begins with an underscore
     return names
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from typing import NamedTuple
 
+from gridhand.core.model.names import AllocationId, NodeName
+
 
 class Reason(StrEnum):
-    """Why an attempt, or a job that never had one, is over."""
+    """The reason why an attempt, or a job without an attempt, ended."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -16,65 +17,53 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     START_FAILED = "start_failed"
     PREEMPTED = "preempted"
-    RETURNED = "returned"  # it was lined up behind another, and never begun
+    RETURNED = "returned"  # it never began: its turn did not come, or its node could start nothing
     NODE_LOST = "node_lost"
-    AGENT_LOST = "agent_lost"  # what stood on the node died, and with it the exit status
+    AGENT_LOST = "agent_lost"  # the agent died, and the exit status with it
     DEVICE_LOST = "device_lost"
     CLIENT_GONE = "client_gone"
-    DEPENDENCY = "dependency"  # what it was to run after did not end as it had to
-    RELEASED = "released"  # what it ran in was given up by the one who held it
+    DEPENDENCY = "dependency"  # a job it depends on did not end as required
+    RELEASED = "released"  # the holder released the allocation it was to run in
     CANCELLED = "cancelled"
 
 
-class End(NamedTuple):
-    """How an attempt ended, as whoever watched it tells.
+class AttemptEnd(NamedTuple):
+    """The end of an attempt, as its node reports it.
 
-    The attempt is named by its number and its allocation, so that what is told twice, late, or by
-    one who never ran it, can be told from news. `short_of` is what ran out, if that was why.
+    The attempt is identified by its number and its allocation, so that a report that is repeated,
+    late, or from a node that never ran it can be recognized and ignored.
     """
 
     attempt: int
-    allocation: str
+    allocation: AllocationId
     reason: Reason
     exit_code: int | None = None
     signal: int | None = None
     peak_bytes: int | None = None
-    gpu_peak_bytes: int | None = None  # on the device that used most
-    short_of: str = "memory"
-    message: str = ""  # a sentence for its user
-    started: int | None = None  # when its process was there, if nobody has said so before
-
-    @classmethod
-    def waited(
-        cls, attempt: int, allocation: str, status: int, peak_bytes: int | None = None
-    ) -> End:
-        """The end that a wait status tells of."""
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
-            return cls(attempt, allocation, Reason.SIGNAL, None, -code, peak_bytes)
-        return cls(attempt, allocation, Reason.EXIT, code, None, peak_bytes)
+    message: str = ""  # a sentence for the user
+    ran_ms: int | None = None  # measured by its node; None if that is not known
+    ended: int | None = None  # in ledger time; None if it is not known, or now
 
 
 class Attempt(NamedTuple):
-    """One try. Times are ledger milliseconds; `choice` says which of the request's choices it got.
+    """One try. `choice` is the index of the granted choice of the request.
 
-    It is `placed` when its allocation was made, `started` when its process was there.
+    Times are ledger milliseconds: `placed` when the allocation was granted, `started` when the
+    process started.
     """
 
     number: int
-    node: str
-    allocation: str
+    node: NodeName
+    allocation: AllocationId
     choice: int
     placed: int
     started: int | None = None
-    stopping: Reason | None = None  # what it was told to stop for
+    stopping: Reason | None = None  # why it was told to stop
     ended: int | None = None
     exit_code: int | None = None
     signal: int | None = None
     reason: Reason | None = None
     peak_bytes: int | None = None
-    gpu_peak_bytes: int | None = None
-    short_of: str | None = None  # of what it had too little, if it ran out of something
     message: str = ""
 
     @property
@@ -83,34 +72,35 @@ class Attempt(NamedTuple):
 
     @property
     def status(self) -> int | None:
-        """What a shell would answer: the exit code, or 128+n for signal n; None if unknown."""
+        """The status a shell would show: the exit code, or 128+n for signal n; None if unknown."""
         return 128 + self.signal if self.signal is not None else self.exit_code
 
-    def over(self, how: End, *, now: int) -> Attempt:
-        """The attempt as it ended. What it was told to stop for counts, however it then went.
+    def ended_by(self, how: AttemptEnd, *, now: int) -> Attempt:
+        """Return the ended attempt. The reason it was told to stop for outranks the reported one.
 
-        A command that is warned and then exits with 0 has not done its work, and one whose node
-        is lost while it is being cancelled must not come back.
+        A command that is told to stop and then exits with 0 has not finished its work, and a job
+        whose node is lost while it is being cancelled must not come back.
         """
-        reason = self.stopping or how.reason
+        started, ended = self._times(how, now)
         return self._replace(
-            ended=now,
+            started=started,
+            ended=ended,
             exit_code=how.exit_code,
             signal=how.signal,
-            reason=reason,
+            reason=self.stopping or how.reason,
             peak_bytes=how.peak_bytes,
-            gpu_peak_bytes=how.gpu_peak_bytes,
-            short_of=how.short_of if reason is Reason.OOM else None,
             message=how.message,
-            started=how.started if self.started is None else self.started,
         )
 
+    def _times(self, how: AttemptEnd, now: int) -> tuple[int | None, int]:
+        """Return when it started and ended: it may be long ago that it did.
 
-def outcome(status: int) -> int:
-    """The code a wait status stands for: the exit code, or 128+n for signal n.
-
-    >>> outcome(0), outcome(3 << 8), outcome(9)
-    (0, 3, 137)
-    """
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+        How long it ran is measured; its start and its end are only known by when they were
+        reported, and neither is reported too early.
+        """
+        ended = max(self.placed, now if how.ended is None else min(how.ended, now))
+        if how.ran_ms is None:
+            return self.started, ended
+        started = ended - how.ran_ms
+        started = max(self.placed, started if self.started is None else min(started, self.started))
+        return started, min(now, started + how.ran_ms)

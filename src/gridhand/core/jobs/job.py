@@ -1,8 +1,8 @@
-"""Job: one piece of work with its attempts, and the moves it can make.
+"""Job: one command to run, with its attempts and its state machine.
 
-What is to be run is `Work`, which all jobs of an array share; a `Job` adds where it stands. Both
-are values: each move answers a new job, or the very same one if it changed nothing, and the store
-writes what it gets. What a job holds is in the ledger; a job names its allocation, no more.
+`JobSpec` says what to run, and all jobs of an array share it; `Job` adds the state. Both are
+values: each move returns a new job, or the same object if nothing changed. What a job holds is in
+the ledger; its attempt only names the allocation.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from gridhand.core.attempts import Attempt, End, Reason, outcome
 from gridhand.core.errors import JobRefused
-from gridhand.core.names import check_label
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
-from gridhand.core.retries import FINAL, again
-from gridhand.core.work import Priority, Work
+from gridhand.core.jobs.attempt import Attempt, AttemptEnd, Reason
+from gridhand.core.jobs.retry_policy import FINAL, next_retry
+from gridhand.core.jobs.spec import JobSpec, Priority
+from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label
+from gridhand.core.model.requests import Request
 
 __all__ = [
-    "OPEN", "After", "Attempt", "Condition", "End", "Job", "JobState", "Move", "Phase", "Priority",
-    "Reason", "Work", "cancel", "end", "outcome", "spawned", "start", "stop", "submit",
+    "OPEN", "After", "Attempt", "AttemptEnd", "Condition", "Job", "JobMove", "JobPhase", "JobSpec",
+    "JobState", "Priority", "Reason", "cancel", "end", "spawned", "start", "stop", "submit",
 ]  # fmt: skip
 
 
@@ -30,17 +29,17 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    LOST = "lost"  # nobody knows how it ended
+    LOST = "lost"  # it is unknown how it ended
 
 
 OPEN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
 
-class Phase(StrEnum):
-    """Where a job stands, more finely than its state."""
+class JobPhase(StrEnum):
+    """The state of a job in finer steps, as shown to users."""
 
     QUEUED = "queued"
-    WAITING = "waiting"  # for the jobs it is to run after
+    WAITING = "waiting"  # for the jobs it depends on
     BACKING_OFF = "backing_off"
     STARTING = "starting"
     RUNNING = "running"
@@ -49,33 +48,36 @@ class Phase(StrEnum):
 
 
 class Condition(StrEnum):
-    """How a job must have ended for those after it to run."""
+    """How a job must end for its dependents to run."""
 
     OK = "afterok"
     ANY = "afterany"
     NOT_OK = "afternotok"
 
     def met_by(self, state: JobState) -> bool:
-        """Whether a job that ended so lets the next one run."""
+        """Return whether a job that ended in this state satisfies the condition."""
         return self is Condition.ANY or (state is JobState.SUCCEEDED) is (self is Condition.OK)
 
 
 class After(NamedTuple):
-    """A job is to run after this one has ended so."""
+    """A dependency on another job: its id, and how it must end.
 
-    id: str
+    In a submission the id may be that of an array; the controller replaces it by its tasks.
+    """
+
+    id: JobId
     condition: Condition = Condition.OK
 
 
 class Job(NamedTuple):
-    """One row of jobs. `request` is what it asks for now: more than its work, after a retry.
+    """One job. `request` is the current request: after a retry it may exceed `work.request`.
 
-    `number` is its place in the order of submission, and stays when it comes back to the queue.
+    `number` is the position in the order of submission, which a retried job keeps.
     """
 
-    id: str
+    id: JobId
     number: int
-    work: Work
+    work: JobSpec
     request: Request
     submitted: int
     array: str | None = None
@@ -93,23 +95,23 @@ class Job(NamedTuple):
 
     @property
     def attempt(self) -> Attempt | None:
-        """The attempt that is under way."""
+        """The running attempt, if any."""
         return self.attempts[-1] if self.state is JobState.RUNNING else None
 
-    def phase(self, now: int, *, waiting: bool = False) -> Phase:
-        """`waiting` is whether a job it is to run after is open: the queue knows."""
+    def phase(self, now: int, *, waiting: bool = False) -> JobPhase:
+        """Return the phase. `waiting` says whether a job it depends on is open."""
         if (attempt := self.attempt) is not None:
             if attempt.stopping is not None:
-                return Phase.STOPPING
-            return Phase.STARTING if attempt.started is None else Phase.RUNNING
+                return JobPhase.STOPPING
+            return JobPhase.STARTING if attempt.started is None else JobPhase.RUNNING
         if self.state is not JobState.QUEUED:
-            return Phase.ENDED
+            return JobPhase.ENDED
         if waiting:
-            return Phase.WAITING
-        return Phase.QUEUED if (self.not_before or 0) <= now else Phase.BACKING_OFF
+            return JobPhase.WAITING
+        return JobPhase.QUEUED if (self.not_before or 0) <= now else JobPhase.BACKING_OFF
 
 
-class Move(StrEnum):
+class JobMove(StrEnum):
     START = "start"
     SPAWN = "spawn"
     STOP = "stop"
@@ -120,16 +122,16 @@ class Move(StrEnum):
 _QUEUED, _RUNNING = frozenset({JobState.QUEUED}), frozenset({JobState.RUNNING})
 _ENDED = frozenset(JobState) - OPEN
 
-# From which states, and to which. Nothing leads out of a state in which a job has ended.
-_MOVES: dict[Move, tuple[frozenset[JobState], frozenset[JobState]]] = {
-    Move.START: (_QUEUED, _RUNNING),
-    Move.SPAWN: (_RUNNING, _RUNNING),
-    Move.STOP: (_RUNNING, _RUNNING),
-    Move.CANCEL: (OPEN, _RUNNING | {JobState.CANCELLED}),
-    Move.END: (_RUNNING, _QUEUED | _ENDED),
+# The states a move may start from, and those it may lead to. An ended job never moves.
+_MOVES: dict[JobMove, tuple[frozenset[JobState], frozenset[JobState]]] = {
+    JobMove.START: (_QUEUED, _RUNNING),
+    JobMove.SPAWN: (_RUNNING, _RUNNING),
+    JobMove.STOP: (_RUNNING, _RUNNING),
+    JobMove.CANCEL: (OPEN, _RUNNING | {JobState.CANCELLED}),
+    JobMove.END: (_RUNNING, _QUEUED | _ENDED),
 }
 
-# Where a job ends that is not tried again; an exit with 0 is the one success.
+# The final state for each reason if the job is not retried. Exit code 0 is the only success.
 _ENDS: dict[Reason, JobState] = {
     Reason.EXIT: JobState.FAILED,
     Reason.SIGNAL: JobState.FAILED,
@@ -148,96 +150,100 @@ _ENDS: dict[Reason, JobState] = {
 
 
 def submit(
-    work: Work,
+    work: JobSpec,
     *,
-    id: str,
+    id: JobId,
     number: int,
     now: int,
     array: str | None = None,
     array_index: int | None = None,
     after: tuple[After, ...] = (),
 ) -> Job:
-    """A new job, queued. The caller chose its id, so that a repeat finds it."""
+    """Return a new queued job. The caller chooses the id, so that a repeated request finds it."""
     check_label(id, "job id")
     return Job(id, number, work, work.request, now, array, array_index, after)
 
 
-def start(job: Job, *, node: str, allocation: str, now: int, choice: int = 0) -> Job:
-    """The job with an attempt under way on that node. A repeat with its allocation changes nothing.
+def start(job: Job, *, node: NodeName, allocation: AllocationId, now: int, choice: int = 0) -> Job:
+    """Start an attempt. Repeating it with the same allocation changes nothing.
 
-    Refused with `JobRefused` unless it is queued and its time has come.
+    Raise JobRefused unless the job is queued and its back-off is over.
     """
     if job.attempt is not None and job.attempt.allocation == allocation:
         return job
     if job.state is not JobState.QUEUED:
-        raise JobRefused(Move.START, job.id, f"it is {job.state}")
+        raise JobRefused(JobMove.START, job.id, f"it is {job.state}")
     if job.not_before is not None and job.not_before > now:
-        raise JobRefused(Move.START, job.id, f"it is to wait until {job.not_before}")
-    if any(one.allocation == allocation for one in job.attempts):
-        raise JobRefused(Move.START, job.id, f"an attempt that is over held {allocation}")
+        raise JobRefused(JobMove.START, job.id, f"it must wait until {job.not_before}")
+    if any(attempt.allocation == allocation for attempt in job.attempts):
+        raise JobRefused(JobMove.START, job.id, f"an ended attempt held {allocation}")
     attempt = Attempt(len(job.attempts) + 1, node, allocation, choice, now)
     job = job._replace(attempts=(*job.attempts, attempt), not_before=None)
-    return _moved(job, Move.START, JobState.RUNNING)
+    return _moved(job, JobMove.START, JobState.RUNNING)
 
 
 def spawned(job: Job, attempt: int, *, now: int) -> Job:
-    """The job once its process is there. Of another attempt, or told again, it changes nothing."""
+    """Record that the process has started. A repeat or another attempt changes nothing."""
     current = job.attempt
     if current is None or current.number != attempt or current.started is not None:
         return job
-    return _moved(_with(job, current._replace(started=now)), Move.SPAWN, job.state)
+    return _moved(_with(job, current._replace(started=now)), JobMove.SPAWN, job.state)
 
 
 def stop(job: Job, attempt: int, reason: Reason) -> Job:
-    """The job while its attempt is made to stop: for a time-out, preemption, or a lost device.
+    """Tell the attempt to stop, because of a time-out, preemption or a lost device.
 
-    It holds what it holds until it has ended. What comes too late for its attempt changes
-    nothing, and the first reason stands.
+    The job keeps its allocation until the attempt has ended. If the attempt is over, nothing
+    changes; if it is already stopping, the first reason stays.
     """
     if reason in FINAL:
-        raise ValueError(f"{reason} is for cancel: the job is not wanted any more")
+        raise ValueError(f"{reason} is a reason to cancel: the job must not be retried")
     current = job.attempt
     if current is None or current.number != attempt or current.stopping is not None:
         return job
-    return _moved(_with(job, current._replace(stopping=reason)), Move.STOP, job.state)
+    return _moved(_with(job, current._replace(stopping=reason)), JobMove.STOP, job.state)
 
 
 def cancel(job: Job, *, now: int, reason: Reason = Reason.CANCELLED) -> Job:
-    """The job once nobody wants it: ended if it was queued, stopping if it runs.
+    """Cancel the job: end it if it is queued, tell it to stop if it runs.
 
-    It comes back from nothing then, be it preempted or its node lost. On what has ended, or is
-    being cancelled, it changes nothing.
+    A cancelled job is not retried, even if it is preempted or its node is lost while it stops.
+    Cancelling an ended job, or cancelling twice, changes nothing.
     """
     if reason not in FINAL:
-        raise ValueError(f"{reason} is for stop: the job may come back")
+        raise ValueError(f"{reason} is a reason to stop: the job may be retried")
     if job.state is JobState.QUEUED:
-        return _moved(job, Move.CANCEL, _ENDS[reason], reason=reason, now=now)
+        return _moved(job, JobMove.CANCEL, _ENDS[reason], reason=reason, now=now)
     current = job.attempt
     if current is None or current.stopping in FINAL:
         return job
-    return _moved(_with(job, current._replace(stopping=reason)), Move.CANCEL, job.state)
+    return _moved(_with(job, current._replace(stopping=reason)), JobMove.CANCEL, job.state)
 
 
-def end(job: Job, how: End, *, now: int, most: Resources | None = None, jitter: float = 0.0) -> Job:
-    """The job after its attempt: ended, or queued again where its policy says so.
+def end(
+    job: Job, how: AttemptEnd, *, now: int, most_bytes: int | None = None, jitter: float = 0.0
+) -> Job:
+    """End the attempt: the job ends, or is queued again if its retry policy says so.
 
-    The same end told twice, or of an attempt that is not under way, changes nothing. `most` is
-    what the largest permitted node and device have, `jitter` a number from 0 to 1.
+    A repeated report, or one of an attempt that is not running, changes nothing. `most_bytes` is
+    the memory of the largest node, `jitter` a number from 0 to 1.
     """
     current = job.attempt
     if current is None or (current.number, current.allocation) != (how.attempt, how.allocation):
         return job
-    ended = _with(job, current.over(how, now=now))
+    ended = _with(job, current.ended_by(how, now=now))
     last = ended.attempts[-1]
     assert last.reason is not None
     if last.succeeded:
-        return _moved(ended, Move.END, JobState.SUCCEEDED, reason=last.reason, now=now)
-    more = again(job.work.retry, ended.attempts, job.request, most=most, jitter=jitter)
-    if more is None:
-        return _moved(ended, Move.END, _ENDS[last.reason], reason=last.reason, now=now)
-    not_before = now + more.wait_ms if more.wait_ms else None
-    waiting = ended._replace(request=more.request, not_before=not_before)
-    return _moved(waiting, Move.END, JobState.QUEUED)
+        return _moved(ended, JobMove.END, JobState.SUCCEEDED, reason=last.reason, now=last.ended)
+    retry = next_retry(
+        job.work.retry, ended.attempts, job.request, most_bytes=most_bytes, jitter=jitter
+    )
+    if retry is None:
+        return _moved(ended, JobMove.END, _ENDS[last.reason], reason=last.reason, now=last.ended)
+    not_before = now + retry.wait_ms if retry.wait_ms else None
+    waiting = ended._replace(request=retry.request, not_before=not_before)
+    return _moved(waiting, JobMove.END, JobState.QUEUED)
 
 
 def _with(job: Job, attempt: Attempt) -> Job:
@@ -245,9 +251,14 @@ def _with(job: Job, attempt: Attempt) -> Job:
 
 
 def _moved(
-    job: Job, move: Move, state: JobState, *, reason: Reason | None = None, now: int | None = None
+    job: Job,
+    move: JobMove,
+    state: JobState,
+    *,
+    reason: Reason | None = None,
+    now: int | None = None,
 ) -> Job:
-    """The job in that state, as the table allows; `reason` and `now` are of a job that ends."""
+    """Return the job in that state, as the table allows; `reason` and `now` are for an end."""
     sources, targets = _MOVES[move]
     assert job.state in sources, f"{move} from {job.state}"
     assert state in targets, f"{move} to {state}"

@@ -1,8 +1,8 @@
-"""Retries: whether a job that did not succeed is tried again, when, and with what.
+"""RetryPolicy: whether a failed job is retried, when, and with which request.
 
-What the job did and what was done to it are counted apart: a lost node must not use up the tries
-that are there for the job's own failures. Only what ran out is asked for more of, from what was
-measured; blind growth after preemptions has ended in requests for a terabyte.
+Failures of the job and losses of its node are counted separately: a lost node must not use up the
+retries meant for the job's own failures. Memory grows only after the job ran out of it, starting
+from the measured peak: growing after every preemption would end in requests for a terabyte.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gridhand.core.attempts import Attempt, Reason
 from gridhand.core.errors import InvalidInput
-from gridhand.core.requests import Request
-from gridhand.core.resources import MOST, Resources, nearest_name
+from gridhand.core.jobs.attempt import Attempt, Reason
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import MOST, Resources, nearest_name
 
 MARGIN_BYTES = 100 * 2**20
 MOST_TRIES = 1_000
 DAY_MS = 86_400_000
 
-# Of what a node, a device or whatever stands on a node did to the job; counted apart.
+# Losses of a node, an agent or a device, counted separately.
 LOSSES = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.DEVICE_LOST})
-# Others came first; neither is anybody's failure.
+# Neither losses nor these count as failures of the job.
 _UNCOUNTED = LOSSES | {Reason.PREEMPTED, Reason.RETURNED}
-# Nobody wants it to run any more.
+# The job is not wanted any more, so it is never retried.
 FINAL = frozenset({Reason.CANCELLED, Reason.CLIENT_GONE, Reason.DEPENDENCY, Reason.RELEASED})
-# Left out: after a time-out it would time out again, after a lost agent it may have succeeded,
-# and jobs on a lost device end, unless they say otherwise.
+# Not included: after a time-out it would time out again, after a lost agent it may have succeeded,
+# and a job on a lost device ends unless its policy says otherwise.
 USUAL = frozenset(
     {
         Reason.EXIT,
@@ -39,17 +39,18 @@ USUAL = frozenset(
         Reason.PREEMPTED,
     }
 )
-_CAUSES = frozenset(Reason) - FINAL - {Reason.RETURNED}  # what a policy may name
+_CAUSES = frozenset(Reason) - FINAL - {Reason.RETURNED}  # the reasons a policy may name
 _CODES = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a job is tried again. The default: only when its node is lost or it is preempted.
+    """When a job is retried. By default only when its node is lost or it is preempted.
 
-    `tries` counts the job's own, the first included; `losses` how often it may lose its node,
-    because a job that brings down every node it gets must come to an end. Preemptions are not
-    counted. With `exit_codes`, exits and signals (128+n) are retried for those alone.
+    `tries` counts attempts that failed by themselves, the first included. `losses` limits how
+    often the job may lose its node, because a job that crashes every node must end some time.
+    Preemptions are not counted. With `exit_codes`, exits and signals (128+n) are retried only for
+    those codes.
     """
 
     tries: int = 1
@@ -69,7 +70,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, retries: int = 0, on: str | Iterable[str] | None = None) -> RetryPolicy:
-        """As people write it: how often again, and for what: `oom,node_lost,75,100-109`."""
+        """Read a policy as users write it, with causes such as `oom,node_lost,75,100-109`."""
         _check_count("retries", retries, 0, MOST_TRIES - 1)
         if on is None:
             return cls(tries=retries + 1)
@@ -77,98 +78,89 @@ class RetryPolicy:
         causes: set[Reason] = set()
         codes: set[int] = set()
         for word in words:
-            found = _CODES.fullmatch(word) if isinstance(word, str) else None
-            if found:
-                codes |= _codes(word, int(found[1]), int(found[2] or found[1]))
+            match = _CODES.fullmatch(word) if isinstance(word, str) else None
+            if match:
+                codes |= _read_codes(word, int(match[1]), int(match[2] or match[1]))
             else:
-                causes.add(_cause(word))
+                causes.add(_read_cause(word))
         if codes:
             causes |= {Reason.EXIT, Reason.SIGNAL}
         return cls(tries=retries + 1, on=frozenset(causes), exit_codes=frozenset(codes))
 
     def covers(self, last: Attempt) -> bool:
-        """Whether what ended the attempt is among what is retried."""
+        """Return whether the policy retries the reason that ended the attempt."""
         if last.reason is None or last.reason not in self.on or last.reason in FINAL:
             return False
         by_code = last.reason in (Reason.EXIT, Reason.SIGNAL)
         return not (by_code and self.exit_codes) or last.status in self.exit_codes
 
     def wait_ms(self, failed: int, jitter: float = 0.0) -> int:
-        """How long to wait after so many failures: twice as long each time, up to the most.
+        """Return the back-off after so many failures; it doubles each time, up to the maximum.
 
-        `jitter`, from 0 to 1, takes up to half off, so that many do not come back together.
+        `jitter`, from 0 to 1, takes off up to half, so that jobs do not all come back at once.
         """
         whole = min(self.most_delay_ms, self.delay_ms << min(failed - 1, 40))
         return whole - int(whole / 2 * min(max(jitter, 0.0), 1.0))
 
 
-class Again(NamedTuple):
-    """A job is to be tried again: with this request, after so long."""
+class Retry(NamedTuple):
+    """The request of the next attempt, and the back-off before it."""
 
     request: Request
     wait_ms: int
 
 
-def again(
+def next_retry(
     policy: RetryPolicy,
     attempts: Sequence[Attempt],
     request: Request,
     *,
-    most: Resources | None = None,
+    most_bytes: int | None = None,
     jitter: float = 0.0,
-) -> Again | None:
-    """What follows an attempt that did not succeed: another, or None if it was the last.
+) -> Retry | None:
+    """Return the retry after a failed attempt, or None if it was the last.
 
-    `most` is the memory and gpu_memory that the largest permitted node and device have.
+    `most_bytes` is the memory of the largest node.
     """
     last = attempts[-1]
     if last.reason is Reason.RETURNED:
-        return Again(request, 0)
+        return Retry(request, 0)
     if last.succeeded or not policy.covers(last):
         return None
     if last.reason is Reason.PREEMPTED:
-        return Again(request, 0)
+        return Retry(request, 0)
     if last.reason in LOSSES:
-        lost = sum(one.reason in LOSSES for one in attempts)
-        return Again(request, 0) if lost <= policy.losses else None
-    failed = sum(one.reason not in _UNCOUNTED for one in attempts)
+        lost = sum(attempt.reason in LOSSES for attempt in attempts)
+        return Retry(request, 0) if lost <= policy.losses else None
+    failed = sum(attempt.reason not in _UNCOUNTED for attempt in attempts)
     if failed >= policy.tries:
         return None
-    wanted = with_more(request, last, most) if last.reason is Reason.OOM else request
-    return None if wanted is None else Again(wanted, policy.wait_ms(failed, jitter))
+    if last.reason is Reason.OOM:
+        larger = with_more_memory(request, last, most_bytes)
+        return None if larger is None else Retry(larger, policy.wait_ms(failed, jitter))
+    return Retry(request, policy.wait_ms(failed, jitter))
 
 
-def with_more(request: Request, last: Attempt, most: Resources | None = None) -> Request | None:
-    """The request with more of what ran out, or None if no node has more of it.
+def with_more_memory(request: Request, last: Attempt, most_bytes: int | None) -> Request | None:
+    """Return the request with more memory, or None if no node has more.
 
-    Only the choice that ran is changed: what a fallback used says nothing about the others.
+    Only the choice that ran is changed: the use of a fallback says nothing about the others.
     """
     choices = list(request.choices())
     ran = choices[last.choice]
-    on_device = last.short_of == "gpu_memory"
-    if on_device and ran.gpu is None:
+    had, peak = ran.amounts["memory"], last.peak_bytes or 0
+    if not had and not peak:  # there is nothing to start from
         return request
-    had = (ran.gpu.memory_bytes or 0) if on_device and ran.gpu else ran.amounts["memory"]
-    peak = (last.gpu_peak_bytes if on_device else last.peak_bytes) or 0
-    if not had and not peak:  # nothing is known to start from
-        return request
-    limit = MOST if most is None else most["gpu_memory" if on_device else "memory"]
+    limit = MOST if most_bytes is None else most_bytes
     if limit <= max(had, peak):
         return None
-    if on_device and ran.gpu is not None and ran.gpu.exclusive:
-        return request  # a whole device is whole: only a larger one helps, and that may come
-    needed = min(limit, enough(had, peak))
-    if on_device and ran.gpu is not None:
-        choices[last.choice] = replace(ran, gpu=ran.gpu.scaled(needed))
-    else:
-        amounts = Resources({**ran.amounts.parts(), "memory": needed})
-        choices[last.choice] = replace(ran, amounts=amounts)
-    others = tuple(choices[1:])
-    return replace(choices[0], alternatives=others)
+    amounts = Resources({**ran.amounts.parts(), "memory": min(limit, enough(had, peak))})
+    choices[last.choice] = replace(ran, amounts=amounts)
+    return replace(choices[0], alternatives=tuple(choices[1:]))
 
 
 def enough(had: int, peak: int) -> int:
-    """How much to ask for after `had` bytes were too few and `peak` were used."""
+    """Return the memory to request after `had` bytes were too few and `peak` were used."""
     margin = peak + MARGIN_BYTES if peak else 0
     return max(margin, _fifth_more(peak), _fifth_more(had))
 
@@ -177,13 +169,13 @@ def _fifth_more(amount: int) -> int:
     return (amount * 6 + 4) // 5
 
 
-def _codes(word: str, first: int, last: int) -> set[int]:
+def _read_codes(word: str, first: int, last: int) -> set[int]:
     if not 1 <= first <= last <= 255:
         raise InvalidInput("retry", word, "exit codes from 1 to 255, the lower one first")
     return set(range(first, last + 1))
 
 
-def _cause(word: object) -> Reason:
+def _read_cause(word: object) -> Reason:
     if isinstance(word, str) and word in _CAUSES:
         return Reason(word)
     close = nearest_name(word, _CAUSES) if isinstance(word, str) else None
@@ -192,7 +184,7 @@ def _cause(word: object) -> Reason:
 
 
 def _allowed() -> str:
-    names = ", ".join(one for one in Reason if one in _CAUSES)
+    names = ", ".join(reason for reason in Reason if reason in _CAUSES)
     return f"any of {names}, or exit codes such as 75 or 100-109"
 
 

@@ -1,4 +1,4 @@
-"""Work: what is to be run, as it was submitted."""
+"""JobSpec: a command and its settings, as submitted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.names import check_label, check_title
-from gridhand.core.requests import MOST_NODES, Layout, Request
-from gridhand.core.retries import ONLY_LOSSES, RetryPolicy
+from gridhand.core.jobs.retry_policy import ONLY_LOSSES, RetryPolicy
+from gridhand.core.model.names import check_label, check_title
+from gridhand.core.model.requests import Request
 
 MOST_WORDS = 100_000
 MOST_MS = 10 * 365 * 86_400_000
@@ -30,11 +30,11 @@ class Priority(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What is to be run, as it was submitted. It never changes; the jobs of an array share it.
+class JobSpec:
+    """A command and its settings, as submitted. It never changes; the jobs of an array share it.
 
-    Of a gang there are `pieces`, each as requested. Of an array at most `at_once` run together.
-    `environment` names where its variables are kept, which may be secret and so are not here.
+    `at_once` limits how many jobs of the array run together. `environment` names the place where
+    the variables are kept: they may be secret, so they are not here.
     """
 
     owner: str
@@ -48,15 +48,13 @@ class Work:
     grace_ms: int = 30_000
     detached: bool = False
     retry: RetryPolicy = ONLY_LOSSES
-    pieces: int = 1
-    layout: Layout = Layout.ANY
     at_once: int | None = None
     environment: str = ""
-    stdin: str | None = None  # paths; what it writes goes to files of ours unless told otherwise
+    stdin: str | None = None  # paths; without one, output goes to log files of ours
     stdout: str | None = None
     stderr: str | None = None
-    processes: int | None = None  # at most so many at once, threads included
-    within: str | None = None  # the allocation that it runs in, its owner's; it asks for no more
+    processes: int | None = None  # limit of processes and threads
+    within: str | None = None  # an allocation of its owner to run in, instead of one of its own
 
     def __post_init__(self) -> None:
         check_label(self.owner, "owner")
@@ -80,7 +78,6 @@ class Work:
         _check_number("grace_ms", self.grace_ms, 0, MOST_MS)
         if self.processes is not None:
             _check_number("processes", self.processes, 1, 10**7)
-        _check_number("pieces", self.pieces, 1, MOST_NODES)
         if self.at_once is not None:
             _check_number("at_once", self.at_once, 1, 10**9)
 

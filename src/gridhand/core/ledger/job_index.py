@@ -1,43 +1,58 @@
-"""JobBook: the jobs that are not over. A part of the ledger: both change as one, or not at all."""
+"""JobIndex: the open jobs of a ledger. Jobs and allocations change together or not at all."""
 
 from __future__ import annotations
 
-from gridhand.core.jobs import Job
+from collections.abc import Iterable
+
+from gridhand.core.jobs.job import Job
+from gridhand.core.model.names import AllocationId, AttemptKey, JobId
 
 
-class JobBook:
-    """Open jobs by id and by what they hold, and the number that the next one gets."""
+class JobIndex:
+    """Open jobs by id and by allocation, and the number of the next job."""
 
     def __init__(self, next_number: int = 1) -> None:
         self.next_number = next_number
-        self.open: dict[str, Job] = {}
-        self.over: dict[str, Job] = {}  # by changes that are not settled
-        self._holding: dict[str, dict[str, None]] = {}
+        self.open: dict[JobId, Job] = {}
+        self.over: dict[JobId, Job] = {}  # ended by changes that are not yet durable
+        self._holding: dict[AllocationId, dict[JobId, None]] = {}
 
-    def holding(self, allocation: str) -> list[Job]:
-        """The jobs that this allocation is for, which run one after the other."""
+    def holding(self, allocation: AllocationId) -> list[Job]:
+        """Return the jobs that share this allocation and run in it one after the other."""
         return [self.open[id] for id in self._holding.get(allocation, ())]
 
-    def lined_up(self, allocation: str) -> int:
-        """How many jobs this allocation is for."""
+    def attempts_in(self, allocation: AllocationId) -> list[AttemptKey]:
+        """Return the attempts that hold this allocation."""
+        return [(job.id, job.attempt.number) for job in self.holding(allocation) if job.attempt]
+
+    def allocations(self) -> Iterable[AllocationId]:
+        """Return the allocations that jobs hold."""
+        return self._holding.keys()
+
+    def count(self, allocation: AllocationId) -> int:
+        """Return how many jobs share this allocation."""
         return len(self._holding.get(allocation, ()))
 
-    def waits_in_line(self, job: Job) -> bool:
-        """Whether it has its place, and another that has it too is to end first."""
+    def waits_for_turn(self, job: Job) -> bool:
+        """Return whether the job has its allocation, but another job in it must end first."""
         attempt = job.attempt
         if attempt is None or attempt.started is not None:
             return False
         return next(iter(self._holding[attempt.allocation])) != job.id
 
+    def running_attempts(self) -> set[AttemptKey]:
+        """Return the attempts of all jobs that have an allocation."""
+        return {attempt for held in self._holding for attempt in self.attempts_in(held)}
+
     def running(self) -> int:
-        """How many run, without a look at all that wait."""
-        lines = self._holding.values()
-        placed = sum(map(len, lines))
-        behind = (self.open[id] for line in lines if len(line) > 1 for id in line)
-        return placed - sum(map(self.waits_in_line, behind))
+        """Return how many jobs run, without looking at the queued ones."""
+        groups = self._holding.values()
+        placed = sum(map(len, groups))
+        sharing = (self.open[id] for ids in groups if len(ids) > 1 for id in ids)
+        return placed - sum(map(self.waits_for_turn, sharing))
 
     def note(self, job: Job) -> None:
-        """Take on what need not be written: a restart finds it out again."""
+        """Replace a job without recording a change: a restart learns the difference again."""
         assert self.open[job.id].state is job.state
         self.open[job.id] = job
 
@@ -48,14 +63,14 @@ class JobBook:
             (self.open if after.open else self.over)[after.id] = after
         held, holds = _allocation(before), _allocation(after)
         if before is not None and held is not None and held != holds:
-            line = self._holding[held]
-            del line[before.id]
-            if not line:
+            ids = self._holding[held]
+            del ids[before.id]
+            if not ids:
                 del self._holding[held]
         if after is not None and holds is not None and held != holds:
             self._holding.setdefault(holds, {})[after.id] = None
 
 
-def _allocation(job: Job | None) -> str | None:
+def _allocation(job: Job | None) -> AllocationId | None:
     attempt = None if job is None else job.attempt
     return None if attempt is None else attempt.allocation

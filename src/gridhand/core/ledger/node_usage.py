@@ -1,28 +1,33 @@
-"""What is held on one node, and whether something more fits.
+"""NodeUsage: the sums of what is held on one node, and whether more fits.
 
-The sums here are an index over the live allocations of a node, kept by `Ledger` alone and
-recounted by `core.check`. Deciding and applying ask the same two questions: do the plain amounts
-fit, and does each device admit its hold?
+The sums are an index over the live allocations of a node. Only `Ledger` changes them, and `audit`
+recounts them. Deciding and applying a grant use the same two checks: the plain amounts fit, and
+each device admits its hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gridhand.core.allocations import Allocation
-from gridhand.core.gpus import DeviceHold, DeviceUse, GpuHealth, pick_devices
-from gridhand.core.nodes import Health, Node
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT, Resources
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.ledger.devices import DeviceHold, DeviceUsage, pick_devices
+from gridhand.core.model.gpus import GpuHealth
+from gridhand.core.model.names import AllocationId
+from gridhand.core.model.nodes import Health, Node
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT, Resources
 
 
-class NodeUse:
+class NodeUsage:
     """A node and the sum of what its live allocations hold."""
 
     __slots__ = (
+        "_machine",
         "allocations",
         "chosen",
         "devices",
+        "elsewhere",
+        "has_leftovers",
         "held",
         "node",
         "open",
@@ -30,32 +35,37 @@ class NodeUse:
         "total",
     )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, machine: str = "") -> None:
+        """`machine` is the one of the controller, if machines share its store."""
+        self._machine = machine
         self.held: dict[str, int] = {}
-        self.allocations: dict[str, None] = {}  # ids in the order they came
-        self.chosen = 0  # the number of what last came here and could have gone elsewhere
-        self.devices: dict[str, DeviceUse] = {}
+        self.allocations: dict[AllocationId, None] = {}  # ids in the order of their grants
+        self.has_leftovers = False  # processes of attempts that were given up
+        self.chosen = 0  # number of the last allocation that was not pinned to this node
+        self.devices: dict[str, DeviceUsage] = {}
         self.describe(node)
 
     def describe(self, node: Node) -> None:
-        """Take on another description of the node, keeping what is held on it."""
+        """Replace the description of the node and keep what is held on it."""
         before = self.devices
         self.node = node
+        self.elsewhere = bool(self._machine) and node.machine not in ("", self._machine)
         self.total = node.capacity.parts()
         self.devices = {}
         for gpu in node.gpus:
-            use = before.get(gpu.id) or DeviceUse(gpu)
+            use = before.get(gpu.id) or DeviceUsage(gpu)
             use.gpu = gpu
             self.devices[gpu.id] = use
-        self.judge()
+        self.update_flags()
 
-    def judge(self) -> None:
-        """Decide again whether more is held than there is, and whether new work may come."""
+    def update_flags(self) -> None:
+        """Recompute whether the node is overcommitted and whether it accepts new work."""
         node = self.node
         self.overcommitted = any(
             amount > self.total.get(name, 0) for name, amount in self.held.items()
-        ) or any(use.over() for use in self.devices.values())
-        self.open = node.health is Health.UP and not node.draining and not self.overcommitted
+        ) or any(use.overcommitted() for use in self.devices.values())
+        closed = node.draining or self.overcommitted or self.has_leftovers or self.elsewhere
+        self.open = node.health is Health.UP and not closed
 
     def add(self, allocation: Allocation) -> None:
         held = self.held
@@ -77,7 +87,7 @@ class NodeUse:
             self.devices[hold.device].remove(hold)
         del self.allocations[allocation.id]
         if self.overcommitted:
-            self.judge()
+            self.update_flags()
 
     def amounts_fit(self, amounts: Resources) -> bool:
         total, held = self.total, self.held
@@ -89,7 +99,7 @@ class NodeUse:
     def admits(
         self, amounts: Resources, devices: tuple[DeviceHold, ...], foreign: Mapping[str, int]
     ) -> bool:
-        """Whether exactly this may be held here now, in addition to what is."""
+        """Return whether these amounts and holds can be added now."""
         if not self.open or not self.amounts_fit(amounts):
             return False
         if not devices:
@@ -103,24 +113,24 @@ class NodeUse:
         )
 
     def room(self, asked: Request, foreign: Mapping[str, int]) -> tuple[DeviceHold, ...] | None:
-        """The devices `asked` would get here now (none if it asks for none), or None."""
+        """Return the device holds that `asked` would get here now, or None if it does not fit."""
         if not self.open or not self.amounts_fit(asked.amounts):
             return None
         if asked.gpu is None:
             return ()
         return pick_devices(asked.gpu, self.devices.values(), foreign)
 
-    def lost_with_holds(self, kept: frozenset[str]) -> list[DeviceUse]:
-        """Devices on which something is held, and that are not among `kept`."""
+    def held_devices_except(self, kept: frozenset[str]) -> list[DeviceUsage]:
+        """Return the devices with holds that are not among `kept`."""
         return [use for id, use in self.devices.items() if use.holds and id not in kept]
 
     def total_resources(self) -> Resources:
-        """Capacity, devices added up. One that is not well counts for what is held on it."""
+        """Return the capacity with devices added up. A failed device counts as its holds."""
         share = memory = 0
         for use in self.devices.values():
-            well = use.gpu.health is GpuHealth.OK
-            share += UNIT if well else use.share
-            memory += use.gpu.memory_bytes if well else use.memory_bytes
+            healthy = use.gpu.health is GpuHealth.OK
+            share += UNIT if healthy else use.share
+            memory += use.gpu.memory_bytes if healthy else use.memory_bytes
         return self.node.capacity + Resources({"gpu": share, "gpu_memory": memory})
 
     def held_resources(self) -> Resources:
@@ -129,7 +139,7 @@ class NodeUse:
         return Resources({**self.held, "gpu": share, "gpu_memory": memory})
 
     def available(self) -> Resources:
-        """What is left of each resource, never below zero."""
+        """Return the free amount of each resource, never below zero."""
         held = self.held_resources()
         total = self.total_resources()
         return Resources({name: max(0, total[name] - held[name]) for name in total})

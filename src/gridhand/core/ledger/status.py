@@ -1,24 +1,25 @@
-"""What can be seen of a ledger: a node, the whole cluster, and a plain dump for the checker."""
+"""Read-only views of a ledger: a node, the cluster, and a plain dump for the checker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gridhand.core.allocations import Allocation
-from gridhand.core.gpus import DeviceHold, Gpu
-from gridhand.core.jobviews import job_row
-from gridhand.core.ledger import Ledger
-from gridhand.core.nodes import Health, Node
-from gridhand.core.readable import there_text
-from gridhand.core.resources import UNIT, Resources
-from gridhand.core.usage import NodeUse
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.amount_text import capacity_text
+from gridhand.core.model.gpus import Gpu
+from gridhand.core.model.names import AllocationId, NodeName
+from gridhand.core.model.nodes import Health, Node
+from gridhand.core.model.resources import UNIT, Resources
+from gridhand.core.rows.jobs import job_row
+from gridhand.core.rows.ledger import allocation_row, node_row
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One device, and how much of it is held. `foreign_bytes` is used by strangers."""
+    """One device and how much of it is held. `foreign_bytes` is used by foreign processes."""
 
     gpu: Gpu
     share: float
@@ -30,7 +31,7 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node with what is held on it, reservations included, and what is left."""
+    """A node, what is held on it (reservations included), and what is free."""
 
     node: Node
     total: Resources
@@ -38,10 +39,10 @@ class NodeStatus:
     available: Resources
     gpus: tuple[GpuStatus, ...]
     overcommitted: bool
-    allocations: tuple[str, ...]
+    allocations: tuple[AllocationId, ...]
 
     @property
-    def name(self) -> str:
+    def name(self) -> NodeName:
         return self.node.name
 
     @property
@@ -55,13 +56,13 @@ class NodeStatus:
     def __str__(self) -> str:
         flags = {"draining": self.draining, "overcommitted": self.overcommitted}
         state = ", ".join([str(self.health), *(name for name, on in flags.items() if on)])
-        free, total = there_text(self.available), there_text(self.total)
+        free, total = capacity_text(self.available), capacity_text(self.total)
         return f"{self.name} ({state}): {free} free of {total}"
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The cluster, added up, and each of its nodes."""
+    """The nodes of a cluster and their sums."""
 
     nodes: tuple[NodeStatus, ...]
     total: Resources
@@ -72,7 +73,7 @@ class Status:
         return "\n".join(map(str, self.nodes)) or "no nodes"
 
     def utilization(self) -> dict[str, float]:
-        """The part of each resource that is held, from 0 to 1; of what there is none, 0."""
+        """Return the held part of each resource from 0 to 1; 0 if the cluster has none of it."""
         names = dict.fromkeys(("cpu", "memory", "gpu", *self.total))
         return {
             name: self.allocated[name] / self.total[name] if self.total[name] else 0.0
@@ -80,9 +81,12 @@ class Status:
         }
 
 
-def node_status(use: NodeUse, foreign: Mapping[str, int]) -> NodeStatus:
+def node_status(use: NodeUsage, foreign: Mapping[str, int]) -> NodeStatus:
+    node = use.node
+    if (use.has_leftovers or use.elsewhere) and node.health is Health.UP:
+        node = replace(node, health=Health.SUSPECT)
     return NodeStatus(
-        node=use.node,
+        node=node,
         total=use.total_resources(),
         allocated=use.held_resources(),
         available=use.available(),
@@ -112,7 +116,7 @@ def cluster_status(ledger: Ledger, foreign: Mapping[str, int]) -> Status:
     )
 
 
-def _sum(vectors: Any) -> Resources:
+def _sum(vectors: Iterable[Resources]) -> Resources:
     parts: dict[str, int] = {}
     for vector in vectors:
         for name, amount in vector.pairs:
@@ -121,8 +125,8 @@ def _sum(vectors: Any) -> Resources:
 
 
 def dump(ledger: Ledger, foreign: Mapping[str, int], *, now: int) -> dict[str, Any]:
-    """The ledger as plain data: what `core.check` reads, and what a bug report can carry."""
-    works: dict[int, dict[str, Any]] = {}  # each once: the jobs of an array share theirs
+    """Return the ledger as plain data, for `audit` and for bug reports."""
+    works: dict[int, dict[str, Any]] = {}  # each once: the jobs of an array share one
     return {
         "now": now,
         "nodes": [_dump_use(ledger.nodes[name]) for name in ledger.names],
@@ -132,62 +136,9 @@ def dump(ledger: Ledger, foreign: Mapping[str, int], *, now: int) -> dict[str, A
     }
 
 
-def _dump_use(use: NodeUse) -> dict[str, Any]:
+def _dump_use(use: NodeUsage) -> dict[str, Any]:
     return node_row(use.node) | {
         "overcommitted": use.overcommitted,
         "held": use.held_resources().parts(),
         "available": use.available().parts(),
-    }
-
-
-def node_row(node: Node) -> dict[str, Any]:
-    """A node as plain data, amounts in parts."""
-    return {
-        "name": node.name,
-        "capacity": node.capacity.parts(),
-        "devices": [_gpu_row(gpu) for gpu in node.gpus],
-        "labels": dict(node.labels),
-        "price": node.price,
-        "address": node.address,
-        "health": str(node.health),
-        "draining": node.draining,
-    }
-
-
-def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    row = asdict(gpu)
-    row["memory"] = row.pop("memory_bytes")
-    row["capability"] = None if gpu.capability is None else list(gpu.capability)
-    row["health"] = str(gpu.health)
-    return row
-
-
-def device_row(hold: DeviceHold) -> dict[str, Any]:
-    return {
-        "device": hold.device,
-        "share": hold.share,
-        "memory": hold.memory_bytes,
-        "exclusive": hold.exclusive,
-    }
-
-
-def allocation_row(held: Allocation) -> dict[str, Any]:
-    """An allocation as plain data, amounts in parts."""
-    return {
-        "id": held.id,
-        "number": held.number,
-        "epoch": held.epoch,
-        "owner": held.owner,
-        "holder": held.holder,
-        "node": held.node,
-        "amounts": held.amounts.parts(),
-        "devices": [device_row(hold) for hold in held.devices],
-        "state": str(held.state),
-        "lifetime": str(held.lifetime),
-        "deadline": held.deadline,
-        "ttl": held.ttl_ms,
-        "group": held.group,
-        "asked": held.asked,
-        "quality": held.quality,
-        "made_at": held.made_at,
     }

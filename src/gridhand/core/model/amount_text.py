@@ -1,19 +1,19 @@
-"""Amounts for people to read: short, and still what `Resources.parse` reads.
+"""Short, rounded text for amounts, which `Resources.parse` can read back.
 
-A machine has bytes to the last one, and nobody types those. What there is is rounded down, so that
-whoever asks for what was read gets it; what is asked for is rounded up, so as not to belittle it.
+A capacity is rounded down, so that a request copied from the text fits. A requested amount is
+rounded up, so that it is never understated.
 """
 
 from __future__ import annotations
 
-from gridhand.core.resources import BYTES, MOST, NOTHING, Resources, amount_text
+from gridhand.core.model.resources import BYTES, MOST, NOTHING, Resources, amount_text
 
-_LONGEST = 8  # characters; what is as short as that is left exact
+_LONGEST = 8  # characters; exact text that is no longer than this is not rounded
 _UNITS = (10**15, 10**12, 10**9, 10**6, 10**3)
 
 
 def at_most(name: str, amount: int) -> str:
-    """So much as there is, or a little less.
+    """Return the amount as text, rounded down.
 
     >>> at_most("memory", 25_274_793_984), at_most("memory", 16 * 2**30), at_most("cpu", 5000)
     ('25.27GB', '16GiB', '0.5')
@@ -22,7 +22,7 @@ def at_most(name: str, amount: int) -> str:
 
 
 def at_least(name: str, amount: int) -> str:
-    """So much as is asked for, or a little more.
+    """Return the amount as text, rounded up.
 
     >>> at_least("memory", 25_274_793_984)
     '25.28GB'
@@ -30,18 +30,18 @@ def at_least(name: str, amount: int) -> str:
     return amount_text(name, _rounded(name, amount, up=True))
 
 
-def there_text(resources: Resources) -> str:
-    """What there is, in one line: `cpu=2 memory=25.27GB`."""
+def capacity_text(resources: Resources) -> str:
+    """Return resources that exist as one line, rounded down: `cpu=2 memory=25.27GB`."""
     return " ".join(f"{name}={at_most(name, part)}" for name, part in resources.pairs) or NOTHING
 
 
-def asked_text(resources: Resources) -> str:
-    """What is asked for, in one line: `cpu=2 memory=4GB`."""
+def request_text(resources: Resources) -> str:
+    """Return requested resources as one line, rounded up: `cpu=2 memory=4GB`."""
     return " ".join(f"{name}={at_least(name, part)}" for name, part in resources.pairs) or NOTHING
 
 
 def _rounded(name: str, amount: int, *, up: bool) -> int:
-    """To two decimals of the largest unit, where the exact amount is too long to read."""
+    """Round to two decimals of the largest unit if the exact text is too long to read."""
     if name not in BYTES or len(amount_text(name, amount)) <= _LONGEST:
         return amount
     step = next(unit for unit in _UNITS if unit <= amount) // 100

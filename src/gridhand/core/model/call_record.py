@@ -1,4 +1,4 @@
-"""CallRecord: one call of a function, as it is remembered."""
+"""CallRecord: the stored record of one call of a user's function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from gridhand.core.errors import InvalidInput
+from gridhand.core.model.names import AllocationId, JobId, NodeName
 
 OPEN = ("queued", "running")
 OVER = ("succeeded", "failed", "cancelled", "lost")
@@ -15,10 +16,10 @@ _ID = re.compile(r"([0-9a-z]{1,32})\.([1-9][0-9]{0,15})", re.ASCII)
 
 
 class CallRecord(NamedTuple):
-    """The calls of one pool of workers are a run, and are numbered in it.
+    """One call. `run` is the id of a worker pool, `number` the call's number in that pool.
 
-    `job` is that of the slot that ran it; while it is queued, of the one it waits for. Times are
-    milliseconds since 1970.
+    `job` is the slot that ran the call or, while the call is queued, the slot it waits for. Times
+    are milliseconds since 1970.
     """
 
     run: str
@@ -26,9 +27,9 @@ class CallRecord(NamedTuple):
     owner: str
     name: str
     state: str
-    node: str | None
-    job: str | None
-    allocation: str | None
+    node: NodeName | None
+    job: JobId | None
+    allocation: AllocationId | None
     submitted: int
     started: int | None
     ended: int | None
@@ -40,12 +41,12 @@ class CallRecord(NamedTuple):
 
 
 def read_call_id(id: str) -> tuple[str, int]:
-    """The run and the number that an id is made of.
+    """Split the id of a call into its run and its number.
 
     >>> read_call_id("9f3a1c02b7de.17")
     ('9f3a1c02b7de', 17)
     """
-    found = _ID.fullmatch(id)
-    if found is None or int(found[2]) > MOST_NUMBER:
+    match = _ID.fullmatch(id)
+    if match is None or int(match[2]) > MOST_NUMBER:
         raise InvalidInput("call", id, "the id of a call, such as 9f3a1c02b7de.17")
-    return found[1], int(found[2])
+    return match[1], int(match[2])

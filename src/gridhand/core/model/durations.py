@@ -1,4 +1,4 @@
-"""Durations as people write them: as in Slurm, or with units."""
+"""Reads durations as users write them: in Slurm's notation, or with units."""
 
 from __future__ import annotations
 
@@ -17,46 +17,33 @@ _ALLOWED = "30 (minutes), HH:MM:SS, D-HH:MM, or units as in 90s, 2h or 1h30m; at
 
 
 def read_duration(value: object, field: str = "time") -> int:
-    """The milliseconds in a text: a bare number counts minutes, as it does in Slurm.
+    """Return a duration in milliseconds. A bare number counts minutes, as in Slurm.
 
     >>> read_duration("30"), read_duration("1-00:30"), read_duration("1h30m")
     (1800000, 88200000, 5400000)
     """
     text = value.strip().lower() if isinstance(value, str) and len(value) <= 100 else ""
-    found = _clock(text)
-    if found is None:
-        found = _with_units(text)
-    if found is None or not 0 < found <= MOST_MS:
+    ms = _clock_ms(text)
+    if ms is None:
+        ms = _units_ms(text)
+    if ms is None or not 0 < ms <= MOST_MS:
         raise InvalidInput(field, value, _ALLOWED)
-    return found
+    return ms
 
 
 def read_time_limit(value: object, field: str = "time limit") -> int | None:
-    """The milliseconds in a text, or None for no limit: `unlimited`, or 0, as in Slurm."""
+    """Return a time limit in milliseconds; None for `unlimited` or 0, as in Slurm."""
     if isinstance(value, str) and value.strip().lower() in UNLIMITED:
         return None
     return read_duration(value, field)
 
 
-def duration_text(ms: int) -> str:
-    """The duration with its units; `read_duration` reads it back.
-
-    >>> duration_text(5_400_000), duration_text(90_061_001)
-    ('1h30m', '1d1h1m1s1ms')
-    """
-    said = ""
-    for unit, size in _UNITS.items():
-        count, ms = divmod(ms, size)
-        said += f"{count}{unit}" if count else ""
-    return said or "0s"
-
-
-def _clock(text: str) -> int | None:
-    """M, M:S or H:M:S; after a day and a dash H, H:M or H:M:S."""
-    found = _CLOCK.fullmatch(text)
-    if found is None:
+def _clock_ms(text: str) -> int | None:
+    """Read M, M:S or H:M:S; with days and a dash in front, H, H:M or H:M:S."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
         return None
-    days, *fields = found.groups()
+    days, *fields = match.groups()
     numbers = [int(number) for number in fields if number is not None]
     if any(number > 59 for number in numbers[1:]):
         return None
@@ -66,17 +53,17 @@ def _clock(text: str) -> int | None:
         sizes = [3_600_000, 60_000, 1_000]
     else:
         sizes = [3_600_000, 60_000, 1_000] if len(numbers) == 3 else [60_000, 1_000]
-    whole = sum(number * size for number, size in zip(numbers, sizes, strict=False))
-    return int(days or 0) * _UNITS["d"] + whole
+    rest = sum(number * size for number, size in zip(numbers, sizes, strict=False))
+    return int(days or 0) * _UNITS["d"] + rest
 
 
-def _with_units(text: str) -> int | None:
-    found = _WITH_UNITS.fullmatch(text)
-    if found is None or not text:
+def _units_ms(text: str) -> int | None:
+    match = _WITH_UNITS.fullmatch(text)
+    if match is None or not text:
         return None
-    whole = 0
-    for number, size in zip(found.groups(), _UNITS.values(), strict=True):
+    total = 0
+    for number, size in zip(match.groups(), _UNITS.values(), strict=True):
         if number is not None:
             before, _, after = number.partition(".")
-            whole += int(before) * size + int(after or 0) * size // 10 ** len(after)
-    return whole
+            total += int(before) * size + int(after or 0) * size // 10 ** len(after)
+    return total

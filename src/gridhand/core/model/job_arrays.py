@@ -1,4 +1,4 @@
-"""Arrays: many jobs from one submission, as in `1-10%4` or `1,3,5-9:2`."""
+"""Job arrays: many jobs from one submission, written `1-10%4` or `1,3,5-9:2`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ALLOWED = "indices such as 1-10, 1,3,5-9:2 or 1-100%4 (at most 4 at once)"
 
 
 class ArraySpec(NamedTuple):
-    """The indices, each once and in order, and how many may run at once; None for all."""
+    """Sorted indices without repeats, and how many may run at once; None for no limit."""
 
     indices: tuple[int, ...]
     at_once: int | None = None
 
 
 def read_array(value: object) -> ArraySpec:
-    """The indices of an array, as Slurm writes them.
+    """Read the indices of an array in Slurm's notation.
 
     >>> read_array("1,3,5-9:2%2")
     ArraySpec(indices=(1, 3, 5, 7, 9), at_once=2)
@@ -31,15 +31,15 @@ def read_array(value: object) -> ArraySpec:
     listed, percent, limit = text.partition("%")
     if percent and (not re.fullmatch(r"[0-9]{1,9}", limit, re.ASCII) or int(limit) < 1):
         raise InvalidInput("array", value, "a whole number of at least 1 after the %")
-    ranges = [_range(part, value) for part in listed.split(",")]
+    ranges = [_read_range(part, value) for part in listed.split(",")]
     if sum(map(len, ranges)) > MOST_TASKS:
         raise InvalidInput("array", value, f"at most {MOST_TASKS} indices")
-    indices = sorted({index for one in ranges for index in one})
+    indices = sorted({index for span in ranges for index in span})
     return ArraySpec(tuple(indices), int(limit) if percent else None)
 
 
 def tasks_text(array: str, indices: Iterable[int], longest: int = 40) -> str:
-    """Tasks of an array as Slurm lists them; very many are cut short.
+    """Format tasks of an array as Slurm lists them; cut off after `longest` characters.
 
     >>> tasks_text("17", [4]), tasks_text("17", [1, 2, 4, 5, 6, 9])
     ('17_4', '17_[1-2,4-6,9]')
@@ -52,21 +52,21 @@ def tasks_text(array: str, indices: Iterable[int], longest: int = 40) -> str:
             ranges.append([index, index])
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return f"{array}_{ranges[0][0]}"
-    said = ""
+    text = ""
     for first, last in ranges:
         part = f"{first}" if first == last else f"{first}-{last}"
-        if len(said) + len(part) > longest:
-            said += ",…"
+        if len(text) + len(part) > longest:
+            text += ",…"
             break
-        said += f",{part}" if said else part
-    return f"{array}_[{said}]"
+        text += f",{part}" if text else part
+    return f"{array}_[{text}]"
 
 
-def _range(part: str, value: object) -> range:
-    found = _PART.fullmatch(part)
-    if found is None:
+def _read_range(part: str, value: object) -> range:
+    match = _PART.fullmatch(part)
+    if match is None:
         raise InvalidInput("array", value, _ALLOWED)
-    first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if not first <= last <= MOST_INDEX:
         raise InvalidInput("array", value, f"ranges from low to high, up to {MOST_INDEX}")
     if step < 1:

@@ -1,4 +1,4 @@
-"""Node: what a machine has, who it says it is, and whether it may be given work."""
+"""Node: a machine with its capacity, devices, labels, price and health."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from gridhand.core.errors import InvalidInput, InvalidName, InvalidRequest
-from gridhand.core.gpus import MOST_DEVICES, Gpu, anonymous_gpus
-from gridhand.core.names import check_label, check_node_name
-from gridhand.core.resources import MOST, UNIT, Resources, amount_text, read_amount
+from gridhand.core.model.gpus import MOST_DEVICES, Gpu, anonymous_gpus
+from gridhand.core.model.names import NodeName, check_label, check_node_name
+from gridhand.core.model.resources import MOST, UNIT, Resources, amount_text, read_amount
 
 MOST_LABELS = 64
+MACHINE_LABEL = "gridhand.machine"  # of nodes in a store that machines share
 
-# Taken as names of their own, these would give a node without memory, and no word about it.
+# Custom names are allowed, so a misspelt one would silently give a node without that resource.
 _MISSPELT = {
     "cpus": "cpu", "cores": "cpu", "ncpus": "cpu", "mem": "memory", "ram": "memory",
     "memory_mb": "memory", "mem_gb": "memory_gb", "gpus": "gpu", "ngpus": "gpu",
@@ -36,7 +37,7 @@ class Node:
     Resources('cpu=8 gpu=2 memory=16GB')
     """
 
-    name: str
+    name: NodeName
     capacity: Resources
     gpus: tuple[Gpu, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -57,8 +58,8 @@ class Node:
         address: str = "",
         **named: Any,
     ) -> Node:
-        """A node as people describe it. `gpu: 2` without `gpus` makes two anonymous devices."""
-        check_node_name(name)
+        """Read a node as users describe it. `gpu: 2` without `gpus` makes two anonymous devices."""
+        checked_name = check_node_name(name)
         has = Resources.of(resources, **named)
         for spelled in has:
             if spelled in _MISSPELT:
@@ -66,7 +67,7 @@ class Node:
                     "resource name", spelled, f"{_MISSPELT[spelled]}, which was meant"
                 )
         return cls(
-            name=name,
+            name=checked_name,
             capacity=has.without("gpu", "gpu_memory"),
             gpus=_devices(name, has, gpus),
             labels=check_labels(labels or {}),
@@ -75,7 +76,10 @@ class Node:
         )
 
     def checked(self) -> Node:
-        """The same, if it could have been read: for one that was put together by hand."""
+        """Return this node, or raise an error if `of` would not accept it.
+
+        For nodes that were constructed directly.
+        """
         check_node_name(self.name)
         if not isinstance(self.capacity, Resources):
             raise InvalidInput("capacity", self.capacity, "Resources")
@@ -94,13 +98,18 @@ class Node:
         return replace(self, labels=check_labels(self.labels), health=Health(self.health))
 
     @property
+    def machine(self) -> str:
+        """The machine that runs the node's jobs; "" if that is always the controller's."""
+        return self.labels.get(MACHINE_LABEL, "")
+
+    @property
     def total(self) -> Resources:
-        """Everything it has, its devices added up."""
+        """The whole capacity, with the devices added up."""
         memory = sum(gpu.memory_bytes for gpu in self.gpus)
         return self.capacity + Resources({"gpu": UNIT * len(self.gpus), "gpu_memory": memory})
 
-    def keeping(self, lost: Iterable[Gpu]) -> Node:
-        """The node with devices it no longer reports, but on which something is still held."""
+    def with_lost_gpus(self, lost: Iterable[Gpu]) -> Node:
+        """Add devices that are no longer reported but on which something is still held."""
         return replace(self, gpus=(*self.gpus, *lost))
 
 
@@ -131,7 +140,7 @@ def _devices(
 
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels in name order, or an error that names the one that is wrong."""
+    """Return the labels in name order, or raise an error that names the invalid one."""
     if not isinstance(labels, Mapping) or len(labels) > MOST_LABELS:
         raise InvalidInput("labels", labels, f"a mapping of at most {MOST_LABELS} names to values")
     for key, value in labels.items():

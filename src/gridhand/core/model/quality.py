@@ -1,4 +1,4 @@
-"""Quality levels: the same work, done more or less finely, needs more or less of a machine."""
+"""Quality levels, which scale the amounts and the time that work needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.resources import UNIT, read_amount
+from gridhand.core.model.resources import UNIT, read_amount
 
 Factors = Mapping[str, int]
 
@@ -22,25 +22,25 @@ LEVELS: Mapping[str, Factors] = {
 
 
 def factors(level: str, overrides: Mapping[str, Any] | None = None) -> Factors:
-    """By how much each thing is multiplied at a level; overrides replace single factors."""
+    """Return the multiplier of each resource at a level; overrides replace single factors."""
     if not isinstance(level, str) or level not in LEVELS:
         raise InvalidInput(
             "quality", level, f"one of {', '.join(reversed(list(LEVELS)))} or {AUTO}"
         )
     if overrides is not None and not isinstance(overrides, Mapping):
         raise InvalidInput("quality override", overrides, "a mapping such as {'cpu': 3}")
-    found = dict(LEVELS[level])
+    scale = dict(LEVELS[level])
     for name, value in (overrides or {}).items():
-        if name not in found:
-            raise InvalidInput("quality override", name, f"any of {', '.join(found)}")
-        found[name] = read_amount(f"{name} factor", value)
-        if not found[name]:
+        if name not in scale:
+            raise InvalidInput("quality override", name, f"any of {', '.join(scale)}")
+        scale[name] = read_amount(f"{name} factor", value)
+        if not scale[name]:
             raise InvalidInput(f"{name} factor", value, "a number above 0")
-    return found
+    return scale
 
 
 def scaled(amount: int, factor: int) -> int:
-    """The amount times the factor, to the nearest part; something never becomes nothing."""
+    """Multiply and round to the nearest part; a positive amount never becomes 0."""
     if not amount:
         return 0
     return max(1, (amount * factor + UNIT // 2) // UNIT)
@@ -49,5 +49,5 @@ def scaled(amount: int, factor: int) -> int:
 def scaled_duration(
     seconds: float, level: str, overrides: Mapping[str, Any] | None = None
 ) -> float:
-    """How long the work will take at a level, if it takes `seconds` at standard."""
+    """Return the duration at a level of work that takes `seconds` at standard."""
     return seconds * factors(level, overrides)["time"] / UNIT

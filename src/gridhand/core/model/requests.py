@@ -1,4 +1,4 @@
-"""Request: what work needs, and where it may and may not go."""
+"""Request: the resources that work needs, and the nodes on which it may run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from gridhand.core import quality as qualities
 from gridhand.core.errors import InvalidInput, InvalidRequest
-from gridhand.core.gpus import GpuAsk, read_gpu_ask
-from gridhand.core.names import check_label, check_node_name
-from gridhand.core.nodes import check_labels
-from gridhand.core.resources import Resources
+from gridhand.core.model import quality as qualities
+from gridhand.core.model.gpus import GpuRequest, read_gpu_request
+from gridhand.core.model.names import NodeName, check_label, check_node_name
+from gridhand.core.model.nodes import check_labels
+from gridhand.core.model.resources import Resources
 
 MOST_NODES = 10_000
 MOST_ALTERNATIVES = 16
 _DEVICE_NAMES = ("gpu", "gpu_memory")
 
 
-class Layout(StrEnum):
-    """How the pieces of a gang lie: anywhere, each on a node of its own, or all on one."""
+class GangLayout(StrEnum):
+    """Where the members of a gang go: anywhere, each on its own node, or all on one node."""
 
     ANY = "any"
     APART = "apart"
@@ -29,18 +29,18 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Plain amounts, devices, and hard (`node`, `exclude`, `labels`) and soft (`prefer`) wishes.
+    """Amounts, devices, hard constraints (`node`, `exclude`, `labels`) and preferences (`prefer`).
 
-    `together_with` and `apart_from` name what is held already, by its id or its owner's holder:
-    the node is to be the same, or none of theirs.
-    `alternatives` are other requests that will do, best first; this one is tried before them.
+    `together_with` and `apart_from` name existing allocations of the same owner, by id or holder:
+    the request must go to the same node, or to none of theirs. `alternatives` are other acceptable
+    requests, best first; this one is tried before them.
     """
 
     amounts: Resources
-    gpu: GpuAsk | None = None
-    node: str | None = None
-    prefer: tuple[str, ...] = ()
-    exclude: frozenset[str] = frozenset()
+    gpu: GpuRequest | None = None
+    node: NodeName | None = None
+    prefer: tuple[NodeName, ...] = ()
+    exclude: frozenset[NodeName] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     quality: str | None = None
     alternatives: tuple[Request, ...] = ()
@@ -67,26 +67,28 @@ class Request:
         fallback: str | None = None,
         **named: Any,
     ) -> Request:
-        """Read a request as people write it.
+        """Read a request as users write it.
 
         >>> Request.of(cpu=2, memory="4GB", quality="high").resources
         Resources('cpu=3 memory=5.2GB')
         """
         if isinstance(resources, Request):
-            wishes = (
+            constraints = (
                 gpu_model, gpu_capability, node, prefer, exclude, labels, quality, scaling,
                 together_with, apart_from,
             )  # fmt: skip
-            if named or alternatives or fallback or any(wishes):
+            if named or alternatives or fallback or any(constraints):
                 raise InvalidRequest("request", resources.resources, "it alone, or amounts instead")
             return resources._checked()
+        _check_bytes(resources if isinstance(resources, Mapping) else {})
+        _check_bytes(named)
         asked, devices = _split_fields(resources)
         gpu_model = devices.get("gpu_model") if gpu_model is None else gpu_model
         gpu_capability = devices.get("gpu_capability") if gpu_capability is None else gpu_capability
         amounts = Resources.of(asked, **named)
         if not amounts:
             raise InvalidRequest("resources", resources or named, "at least one amount above 0")
-        gpu = read_gpu_ask(amounts["gpu"], amounts["gpu_memory"], gpu_model, gpu_capability)
+        gpu = read_gpu_request(amounts["gpu"], amounts["gpu_memory"], gpu_model, gpu_capability)
         base = cls(
             amounts=amounts.without(*_DEVICE_NAMES),
             gpu=gpu,
@@ -97,79 +99,104 @@ class Request:
             together_with=None
             if together_with is None
             else check_label(together_with, "together_with"),
-            apart_from=_held_names(apart_from),
+            apart_from=_allocation_names(apart_from),
         )
         if base.node in base.exclude:
             raise InvalidRequest("exclude", base.node, "nodes other than the pinned one")
-        others = _alternatives(base, alternatives, fallback)
-        ladder = [step for one in (base, *others) for step in _at_quality(one, quality, scaling)]
+        others = _read_alternatives(base, alternatives, fallback)
+        ladder = [step for each in (base, *others) for step in _at_quality(each, quality, scaling)]
         return replace(ladder[0], alternatives=tuple(ladder[1:]))
 
     @property
     def resources(self) -> Resources:
-        """All that is asked for, devices included, as it was written."""
+        """All requested amounts, devices included, as the user wrote them."""
         return self.amounts + self.gpu.resources() if self.gpu else self.amounts
 
     def choices(self) -> Iterator[Request]:
-        """This request, then its alternatives: the first that fits wins."""
+        """Yield this request, then its alternatives: the first that fits wins."""
         yield self
         yield from self.alternatives
 
     def pinned(self, node: str) -> Request:
-        """The same, on that node and nowhere else."""
-        others = tuple(replace(one, node=node) for one in self.alternatives)
-        return replace(self, node=check_node_name(node), alternatives=others)
+        """Return this request restricted to one node."""
+        name = check_node_name(node)
+        others = tuple(replace(other, node=name) for other in self.alternatives)
+        return replace(self, node=name, alternatives=others)
 
-    def avoiding(self, nodes: Iterable[str]) -> Request:
-        """The same, on none of these nodes as long as others are there: it is apart from them."""
-        kept_off = self.exclude.union(nodes)
+    def avoiding(self, nodes: Iterable[NodeName]) -> Request:
+        """Return this request excluding the nodes of other gang members.
+
+        `apart_from` is set, too: such an exclusion holds only while the others are there.
+        """
+        exclude = self.exclude.union(nodes)
         apart = self.apart_from or ("others",)
         others = tuple(
-            replace(one, exclude=kept_off, apart_from=apart) for one in self.alternatives
+            replace(other, exclude=exclude, apart_from=apart) for other in self.alternatives
         )
-        return replace(self, exclude=kept_off, alternatives=others, apart_from=apart)
+        return replace(self, exclude=exclude, alternatives=others, apart_from=apart)
 
     def on_cpu(self) -> Request:
-        """The same without devices: what `fallback="cpu"` means."""
+        """Return this request without devices: the meaning of `fallback="cpu"`."""
         return replace(self, gpu=None)
 
     def at(self, level: str, overrides: Mapping[str, Any] | None = None) -> Request:
-        """The request at a quality level. Device counts, shares and disk do not scale."""
+        """Scale the request to a quality level. Device counts, shares and disk do not scale."""
         factors = qualities.factors(level, overrides)
         amounts = self.amounts.parts()
         for name in ("cpu", "memory"):
             amounts[name] = qualities.scaled(amounts.get(name, 0), factors[name])
         gpu = self.gpu
         if gpu is not None and gpu.memory_bytes is not None:
-            gpu = gpu.scaled(qualities.scaled(gpu.memory_bytes, factors["gpu_memory"]))
+            gpu = gpu.with_memory(qualities.scaled(gpu.memory_bytes, factors["gpu_memory"]))
         return replace(self, amounts=Resources(amounts), gpu=gpu, quality=level)
 
     def _checked(self) -> Request:
-        """The same, if it could have been read: for one that was put together by hand."""
+        """Return this request, or raise an error if `of` would not accept it.
+
+        For requests that were constructed directly.
+        """
         if not isinstance(self.amounts, Resources):
             raise InvalidRequest("amounts", self.amounts, "Resources")
-        if not isinstance(self.gpu, GpuAsk | None):
+        if not isinstance(self.gpu, GpuRequest | None):
             raise InvalidRequest("gpu", self.gpu, "what Request.of makes of it")
         if not self.amounts and self.gpu is None:
             raise InvalidRequest("resources", "nothing", "at least one amount above 0")
         return self
 
     def key(self) -> str:
-        """The same text for the same request: to tell a repeat from something else."""
-        return "|".join(one._own_key() for one in self.choices())
+        """Return a text that is equal for equal requests, to recognize a repeated one.
+
+        It is stored with allocations, so it must stay as earlier versions wrote it.
+        """
+        return "|".join(choice._own_key() for choice in self.choices())
 
     def _own_key(self) -> str:
         where = (self.node, self.prefer, sorted(self.exclude), sorted(self.labels.items()))
-        near = f";{self.together_with};{self.apart_from}" if self._near else ""
-        return f"{self.amounts};{self.gpu};{where};{self.quality}{near}"
+        near = f";{self.together_with};{self.apart_from}" if self.names_allocations else ""
+        gpu = None if self.gpu is None else self.gpu.key()
+        return f"{self.amounts};{gpu};{where};{self.quality}{near}"
 
     @property
-    def _near(self) -> bool:
+    def names_allocations(self) -> bool:
+        """Whether the answer depends on other allocations of the same owner."""
         return self.together_with is not None or bool(self.apart_from)
 
 
+def _check_bytes(given: Mapping[str, Any]) -> None:
+    """Raise if a bare number for memory, which counts MB, seems to count bytes."""
+    for name in _IN_MB.intersection(given):
+        value = given[name]
+        if type(value) in (int, float) and _BYTES <= value < _TOO_MUCH:
+            text = f'a text such as "{value / 10**9:g}GB"; a bare number is in MB'
+            raise InvalidRequest(name, value, text)
+
+
+_IN_MB = frozenset({"memory", "gpu_memory"})
+_BYTES, _TOO_MUCH = 10**8, 10**18  # 100 TB or more, if it were MB
+
+
 def _split_fields(given: Any) -> tuple[Any, dict[str, Any]]:
-    """Apart from amounts, the mappings of the seeds may carry what narrows the devices."""
+    """Split a mapping into amounts and device constraints, which older spellings mix."""
     if not isinstance(given, Mapping):
         return given, {}
     devices = {name: given[key] for key, name in _DEVICE_FIELDS.items() if key in given}
@@ -186,26 +213,26 @@ _DEVICE_FIELDS = {
 }
 
 
-def _node_names(field_name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+def _node_names(field_name: str, given: str | Sequence[str]) -> tuple[NodeName, ...]:
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Sequence | set | frozenset) or len(names) > MOST_NODES:
         raise InvalidInput(field_name, given, f"at most {MOST_NODES} names of nodes")
     return tuple(dict.fromkeys(check_node_name(name, field_name) for name in names))
 
 
-def _held_names(given: str | Sequence[str]) -> tuple[str, ...]:
+def _allocation_names(given: str | Sequence[str]) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Sequence) or len(names) > MOST_NODES:
         raise InvalidInput("apart_from", given, f"at most {MOST_NODES} ids or holders")
     return tuple(dict.fromkeys(check_label(name, "apart_from") for name in names))
 
 
-def _alternatives(
+def _read_alternatives(
     base: Request, given: Sequence[Request | Mapping[str, Any]], fallback: str | None
 ) -> list[Request]:
     if not isinstance(given, list | tuple) or len(given) > MOST_ALTERNATIVES:
         raise InvalidInput("alternatives", given, f"a list of at most {MOST_ALTERNATIVES} requests")
-    others = [_in_the_place_of(base, one) for one in given]
+    others = [_read_alternative(base, other) for other in given]
     if fallback is None:
         return others
     if fallback != "cpu":
@@ -219,8 +246,8 @@ def _alternatives(
     return [*others, base.on_cpu()]
 
 
-def _in_the_place_of(base: Request, given: Request | Mapping[str, Any]) -> Request:
-    """An alternative says other amounts; where it may go is as in the request itself."""
+def _read_alternative(base: Request, given: Request | Mapping[str, Any]) -> Request:
+    """Read an alternative: its amounts and devices, with the constraints of the request itself."""
     other = given if isinstance(given, Request) else Request.of(given)
     if other.alternatives:
         raise InvalidRequest("alternatives", other.resources, "requests without their own")
@@ -228,10 +255,10 @@ def _in_the_place_of(base: Request, given: Request | Mapping[str, Any]) -> Reque
 
 
 def _at_quality(
-    one: Request, quality: str | None, overrides: Mapping[str, Any] | None
+    request: Request, quality: str | None, overrides: Mapping[str, Any] | None
 ) -> list[Request]:
     if quality is None:
-        return [one.at("standard", overrides)] if overrides else [one]
+        return [request.at("standard", overrides)] if overrides else [request]
     if quality == qualities.AUTO:
-        return [one.at(level, overrides) for level in qualities.LEVELS]
-    return [one.at(quality, overrides)]
+        return [request.at(level, overrides) for level in qualities.LEVELS]
+    return [request.at(quality, overrides)]

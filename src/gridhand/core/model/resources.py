@@ -24,7 +24,7 @@ KNOWN = ("cpu", "memory", "disk", "gpu", "gpu_memory", "bandwidth")
 
 _MEGA = 10**6
 _LEAST, _OVER = Decimal("1e-30"), Decimal(MOST + 1)
-_EXACT = Context(prec=100)  # the caller's own context may round, or trap
+_EXACT = Context(prec=100)  # the caller's own decimal context may round or raise
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,62}")
 _TEXT = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?) ?([A-Za-z]{0,3})", re.ASCII)
 _SIZES = {
@@ -33,7 +33,7 @@ _SIZES = {
 }  # fmt: skip
 _SUFFIXES = _SIZES | {f"{suffix}b": size for suffix, size in _SIZES.items() if suffix != "b"}
 
-# The spellings of the systems we replace: the name it has here, and what a bare number counts.
+# Names used by other systems: our name, and the parts that a bare number counts.
 _ALIASES: dict[str, tuple[str, int]] = {
     "cpu_cores": ("cpu", UNIT),
     "gpu_count": ("gpu", UNIT),
@@ -65,7 +65,7 @@ class Resources:
             raise ValueError(f"amounts cannot be negative: {dict(parts)}")
         kept = {name: parts[name] for name in sorted(parts) if parts[name]}
         _set(self, "_parts", kept)
-        _set(self, "pairs", tuple(kept.items()))  # names in order, and positive parts
+        _set(self, "pairs", tuple(kept.items()))  # sorted names with positive parts
         _set(self, "_hash", hash(self.pairs))
 
     _parts: dict[str, int]
@@ -78,31 +78,31 @@ class Resources:
     __delattr__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[type[Resources], tuple[dict[str, int]]]:
-        # Made anew, because the hash of a text differs from process to process.
+        # Rebuilt on unpickling, because the hash of a string differs between processes.
         return Resources, (self._parts,)
 
     @classmethod
     def of(
         cls, given: Resources | Mapping[str, Any] | str | None = None, /, **named: Any
     ) -> Resources:
-        """Read amounts as people write them: a mapping, keywords, text, or another `Resources`.
+        """Read amounts as users write them: a mapping, keywords, text, or another `Resources`.
 
         >>> Resources.of(cpu=0.5, memory="4GB") == Resources.of({"cpu": 0.5, "memory": 4000})
         True
         """
         if isinstance(given, Resources) and not named:
             return given
-        if isinstance(given, Resources):
-            return _joined(given._parts, _read(named))
         if isinstance(given, str):
-            return _joined(cls.parse(given)._parts, _read(named))
+            given = cls.parse(given)
+        if isinstance(given, Resources):
+            return cls(_joined(given._parts, _read(named)))
         if given is not None and not isinstance(given, Mapping):
             raise InvalidRequest("resources", given, "a mapping of names to amounts")
-        return cls(_joined_parts(_read(given or {}), _read(named)))
+        return cls(_joined(_read(given or {}), _read(named)))
 
     @classmethod
     def parse(cls, text: str) -> Resources:
-        """Read what `str` writes: `cpu=2 memory=4GB`. Commas may separate, too."""
+        """Read what `str` writes: `cpu=2 memory=4GB`. Commas may separate the amounts, too."""
         pairs: dict[str, str] = {}
         if text == NOTHING:
             return cls()
@@ -116,7 +116,7 @@ class Resources:
         return cls(_read(pairs))
 
     def __getitem__(self, name: str) -> int:
-        """The amount in parts: bytes, or ten-thousandths."""
+        """Return the amount in parts: bytes or ten-thousandths."""
         return self._parts.get(name, 0)
 
     def __iter__(self) -> Iterator[str]:
@@ -146,18 +146,18 @@ class Resources:
         return all(amount <= free[name] for name, amount in self.pairs)
 
     def shortfall(self, free: Resources) -> Resources:
-        """What `free` lacks to hold this; empty when it fits."""
+        """Return what `free` lacks to hold this; empty if it fits."""
         return Resources({name: max(0, self[name] - free[name]) for name in self})
 
     def without(self, *names: str) -> Resources:
         return Resources({name: self[name] for name in self if name not in names})
 
     def parts(self) -> dict[str, int]:
-        """The amounts as they are kept: a fresh mapping of names to positive integers."""
+        """Return the amounts as a new dict of names to positive integer parts."""
         return dict(self._parts)
 
     def to_dict(self) -> dict[str, int | float | str]:
-        """The amounts as people write them; `Resources.of` reads them back."""
+        """Return the amounts as users write them; `Resources.of` reads them back."""
         return {name: _plain(name, amount) for name, amount in self.pairs}
 
     def __str__(self) -> str:
@@ -167,11 +167,7 @@ class Resources:
         return f"Resources({'' if not self else repr(str(self))})"
 
 
-def _joined(first: Mapping[str, int], second: Mapping[str, int]) -> Resources:
-    return Resources(_joined_parts(first, second))
-
-
-def _joined_parts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+def _joined(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
     for name in first:
         if name in second:
             raise InvalidRequest("resources", name, "each resource once")
@@ -191,7 +187,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def check_name(name: object) -> str:
-    """The name of a resource, or `InvalidName`."""
+    """Return the name of a resource, or raise InvalidName."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
             "resource name", name, "a letter, then at most 62 letters, digits or any of _ . / -"
@@ -200,7 +196,7 @@ def check_name(name: object) -> str:
 
 
 def read_amount(name: str, value: object, *, scale: int = 0) -> int:
-    """The amount in parts. A bare number counts `scale` parts: MB for bytes, else units.
+    """Return an amount in parts. A bare number counts `scale` parts: MB for bytes, else units.
 
     >>> read_amount("memory", "1.5GiB"), read_amount("cpu", 0.1), read_amount("cpu", "250m")
     (1610612736, 1000, 2500)
@@ -217,7 +213,7 @@ def _decimal(name: str, value: object, scale: int) -> Decimal:
         number = _number(value)
         if number is None or not number.is_finite() or number < 0:
             raise InvalidAmount(name, value, _allowed(name))
-        # Within the bounds of any context: what is beyond them is refused for its size.
+        # Clamped to the bounds of the decimal context; `_rounded` refuses what is out of range.
         return max(number, _LEAST) * scale if 0 < number <= MOST else min(number, _OVER)
     match = _TEXT.fullmatch(value.strip(" ")) if len(value) <= 100 else None
     if match is None:
@@ -233,14 +229,14 @@ def _decimal(name: str, value: object, scale: int) -> Decimal:
 
 
 def _number(value: object) -> Decimal | None:
-    """A number of any make as a decimal. True is no number here."""
+    """Return any kind of number as a decimal; None for anything else, booleans included."""
     if isinstance(value, Decimal):
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     if isinstance(value, Integral):
         return Decimal(min(max(int(value), -1), MOST + 1))
-    # Through its shortest text: 0.1 is a tenth, not the binary fraction next to it.
+    # By way of its shortest text, so that 0.1 is a tenth and not the nearest binary fraction.
     return Decimal(repr(float(value)))
 
 
@@ -269,7 +265,7 @@ def _plain(name: str, amount: int) -> int | float | str:
 
 
 def amount_text(name: str, amount: int) -> str:
-    """The exact amount in the largest unit that shows it briefly; `read_amount` reads it back."""
+    """Return the exact amount in the largest unit that is short; `read_amount` reads it back."""
     if name not in BYTES:
         return _divided(amount, UNIT)
     for suffix, size in _PRINTED:
@@ -285,14 +281,19 @@ _PRINTED = (
 
 
 def _divided(amount: int, size: int) -> str:
-    """The exact quotient without needless zeros; `size` leaves at most four decimals."""
+    """Return the exact quotient without trailing zeros; `size` leaves at most four decimals."""
     whole, rest = divmod(amount, size)
     decimals = f"{rest * 10_000 // size:04}".rstrip("0")
     return f"{whole}.{decimals}" if decimals else f"{whole}"
 
 
+def canonical_name(name: str) -> str:
+    """Return our name of a resource that other systems spell differently."""
+    return _ALIASES.get(name, (name, 0))[0]
+
+
 def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that was probably meant, if any is close."""
+    """Return the known name that was probably meant, or None if none is close."""
     import difflib  # only errors need it
 
     close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=cutoff)

@@ -1,4 +1,4 @@
-"""The facts of many nodes at once, and which of them fit: whole columns instead of loops."""
+"""The features of many nodes at once, and which of them fit, computed with arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gridhand.core.columns import (
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
+from gridhand.core.placement.columns import (
     CHOSEN,
     CPU,
     CPU_TOTAL,
@@ -25,21 +28,18 @@ from gridhand.core.columns import (
     Ints,
     Rows,
 )
-from gridhand.core.facts import Number
-from gridhand.core.gpus import GpuAsk
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
+from gridhand.core.placement.features import Number
 
 if TYPE_CHECKING:
-    from gridhand.core.mix import Mix
+    from gridhand.core.placement.request_mix import Mix
 
 _NEVER = 2**62
 _FREE = {"cpu": CPU, "memory": MEMORY}
 _TOTAL = {"cpu": CPU_TOTAL, "memory": MEMORY_TOTAL}
 
 
-class RowFacts:
-    """The facts of the nodes in `rows`; see `facts.Facts`. Only those in `fits` have a meaning."""
+class ColumnFeatures:
+    """The features of the nodes in `rows`; see `Features`. Only those in `fits` are meaningful."""
 
     def __init__(self, asked: Request, columns: Columns, rows: Rows, mix: Mix) -> None:
         self.asked, self.mix = asked, mix
@@ -66,7 +66,7 @@ class RowFacts:
         return found
 
     def _in_table(self) -> bool:
-        """Whether the table alone tells closed nodes: it does if anything in it is asked for."""
+        """Return whether the table alone rules out closed nodes: if the request needs any of it."""
         gpu, amounts = self.asked.gpu, self.asked.amounts
         return "cpu" in amounts or "memory" in amounts or (gpu is not None and _by_sums(gpu))
 
@@ -112,24 +112,26 @@ class RowFacts:
         return np.floor(number)
 
     def scored(self, scores: Number) -> Floats:
-        """The scores of those that fit; of the others, less than any."""
+        """Return the scores, with minus infinity for nodes that do not fit."""
         found: Floats = np.where(self.fits, scores, -np.inf)
         return found
 
 
-def _by_sums(asked: GpuAsk) -> bool:
-    """Whether a node's sums tell if it has such devices, whatever they are like one by one."""
+def _by_sums(asked: GpuRequest) -> bool:
+    """Return whether a node's totals are enough to decide if its devices fit."""
     return asked.model is None and asked.capability is None and asked.memory_bytes is None
 
 
 class _Devices:
-    """What a request for devices finds on many nodes, and leaves of it.
+    """The devices of many nodes before and after a request for devices is placed there.
 
-    Most requests are settled by the sums in the table. The devices one by one are only looked at
-    for those that want a certain kind or memory, and by those who want to know which is picked.
+    The totals in the table settle most requests. Single devices are examined only for requests
+    that want a certain kind or memory, and to find out which device is picked.
     """
 
-    def __init__(self, asked: GpuAsk, facts: RowFacts, columns: Columns, rows: Rows) -> None:
+    def __init__(
+        self, asked: GpuRequest, features: ColumnFeatures, columns: Columns, rows: Rows
+    ) -> None:
         self._asked, self._columns, self._at = asked, columns, rows
         self._able_ones: Bools | None = None
         self._picked: Ints | None = None
@@ -145,7 +147,7 @@ class _Devices:
         return np.maximum(asked.share, np.minimum(by_memory, UNIT)).astype(np.int64)
 
     def fit(self, table: Ints) -> Bools:
-        """Whether enough devices will do."""
+        """Return which nodes have enough devices that fit."""
         asked = self._asked
         if not _by_sums(asked):
             enough: Bools = self._able().sum(axis=0) >= asked.devices
@@ -156,7 +158,7 @@ class _Devices:
         return enough
 
     def _able(self) -> Bools:
-        """Which devices admit what is asked of each."""
+        """Return which devices admit what the request takes of each."""
         if self._able_ones is not None:
             return self._able_ones
         asked = self._asked
@@ -175,7 +177,7 @@ class _Devices:
 
     @property
     def opened(self) -> Number:
-        """How many whole devices are broken or taken."""
+        """How many whole devices the request breaks or takes."""
         asked = self._asked
         if asked.exclusive:
             return asked.devices
@@ -196,7 +198,7 @@ class _Devices:
         return left
 
     def _pick(self) -> Ints:
-        """What is idle on the one device that is taken: the fullest, then the smallest."""
+        """Return the idle share of the device that is picked: the fullest, then the smallest."""
         if self._picked is not None:
             return self._picked
         able = self._able()

@@ -1,10 +1,10 @@
-"""The cluster as integer arrays: a place for each node, in the order of their names.
+"""The cluster as integer arrays with one element for each node, in the order of their names.
 
-They are brought up to date node by node from the sums the ledger keeps, for the nodes that have
-changed since; nothing is built anew for a decision. What every decision reads lies in one table.
-Devices lie in planes, the first of which holds every node's first device; these, and what depends
-on the mix, are brought up to date when somebody reads them. A column for a resource or a label is
-made when it is first asked about.
+The arrays follow the ledger: only nodes that have changed are read again, from the totals that the
+ledger keeps, and no decision rebuilds them. Everything that each decision reads is in one table.
+Devices are in planes, the first of which has the first device of every node. The planes, and what
+depends on the request mix, are updated when they are read. A column for a resource or a label is
+made when a request first mentions it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gridhand.core.gpus import DeviceUse, GpuAsk, GpuHealth
-from gridhand.core.ledger import Ledger
-from gridhand.core.mix import Learned, Mix
-from gridhand.core.nodes import Node
-from gridhand.core.resources import UNIT
-from gridhand.core.rowlog import RowLog
-from gridhand.core.usage import NodeUse
+from gridhand.core.ledger.devices import DeviceUsage
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.gpus import GpuHealth, GpuRequest
+from gridhand.core.model.names import NodeName
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.resources import UNIT
+from gridhand.core.placement.request_mix import Learned, Mix
+from gridhand.core.placement.row_log import RowLog
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -36,8 +38,8 @@ UNTOUCHED = UNIT + 1
 _FEW_NEW_NODES = 16
 _NO_DEVICE = -1
 
-# The table's lines. The first ones change with what is held, the others with the node itself.
-# A node that is closed has less than nothing of the first five, so that nothing fits.
+# The table's lines. The first six change with allocations, the others with the node itself.
+# A closed node has -1 in the first five, so that nothing fits there.
 CPU, MEMORY, IDLE, LARGEST_IDLE, WHOLE, CHOSEN, GPUS, PRICE, CPU_TOTAL, MEMORY_TOTAL = range(10)
 GPU_TOTAL = 10
 _CHANGING = 6
@@ -58,16 +60,18 @@ _PLANES: Mapping[str, tuple[type, int]] = {
 
 
 class _Line:
-    """What was last read of a node: to read only what has changed."""
+    """The last reading of a node, so that only changes have to be read."""
 
     __slots__ = ("described", "devices", "drawn", "idles", "node", "versions", "whole")
 
     def __init__(self) -> None:
         self.node: Node | None = None
-        self.described: Mapping[str, DeviceUse] | None = None  # anew for each description
-        self.devices: list[DeviceUse] = []
-        self.versions: list[int] = []  # of the devices, as in the table
-        self.drawn: list[int] = []  # the same, as in the planes
+        self.described: Mapping[str, DeviceUsage] | None = (
+            None  # a new object whenever the node is described again
+        )
+        self.devices: list[DeviceUsage] = []
+        self.versions: list[int] = []  # of the devices, as read into the table
+        self.drawn: list[int] = []  # of the devices, as read into the planes
         self.idles: list[int] = []
         self.whole: list[bool] = []
 
@@ -83,7 +87,7 @@ class Columns:
         self._build()
 
     def _build(self) -> None:
-        """Read every node. Only at first, and when very many have come or gone at once."""
+        """Read every node: at the beginning, and when very many have come or gone at once."""
         ledger = self._ledger
         self._shape, self._seen = ledger.touched.shape, ledger.touched.end
         self.names = list(ledger.names)
@@ -91,7 +95,7 @@ class Columns:
         count = len(self.names)
         width = max((len(use.devices) for use in ledger.nodes.values()), default=0)
         self._lines = [_Line() for _ in self.names]
-        self._undrawn: set[str] = set()
+        self._undrawn: set[NodeName] = set()
         self._some_odd = False
         self._table = np.zeros((11, count), np.int64)
         self._rows: dict[str, Column] = {
@@ -116,14 +120,14 @@ class Columns:
             self._read(row, ledger.nodes[name])
 
     def _view(self) -> None:
-        """The lines of the table under their names."""
+        """Make the lines of the table available by name."""
         self.table = self._table
         self.rows = self._rows | {name: self._table[line] for name, line in _LINES.items()}
 
-    # ---- keeping up
+    # ---- following the ledger
 
     def sync(self) -> None:
-        """Take on every change of the ledger since the last time."""
+        """Apply all changes of the ledger since the last call."""
         touched = self._ledger.touched
         if touched.end == self._seen:
             return
@@ -142,8 +146,8 @@ class Columns:
                 changed.add(row)
         self._shape, self._seen = touched.shape, touched.end
 
-    def _reshape(self, names: Iterable[str]) -> None:
-        """Make room for the nodes that came, and close the gaps of those that went."""
+    def _reshape(self, names: Iterable[NodeName]) -> None:
+        """Insert rows for nodes that came, and remove those of nodes that went."""
         for name in names:
             known, there = name in self.row_of, name in self._ledger.nodes
             if known == there:
@@ -159,7 +163,7 @@ class Columns:
         self._view()
         self.changed.forget()
 
-    def _read(self, row: int, use: NodeUse) -> None:
+    def _read(self, row: int, use: NodeUsage) -> None:
         line = self._lines[row]
         if line.described is not use.devices or line.node is not use.node:
             self._read_node(row, line, use)
@@ -191,11 +195,11 @@ class Columns:
             if versions[place] != device.version:
                 used = self._foreign.get(device.gpu.id, 0)
                 versions[place] = device.version
-                line.idles[place] = device.idle(used)
+                line.idles[place] = device.largest_share(used)
                 line.whole[place] = device.whole(used)
 
-    def _read_node(self, row: int, line: _Line, use: NodeUse) -> None:
-        """What stays as it is until the node is described anew."""
+    def _read_node(self, row: int, line: _Line, use: NodeUsage) -> None:
+        """Read what stays the same until the node is described again."""
         devices = list(use.devices.values())
         line.node, line.described, line.devices = use.node, use.devices, devices
         line.versions, line.drawn = [-1] * len(devices), [-1] * len(devices)
@@ -235,20 +239,20 @@ class Columns:
 
     @property
     def planes(self) -> Mapping[str, Column]:
-        """What is left of each device; see `_PLANES`."""
+        """The free amounts of each device; see `_PLANES`."""
         self._draw()
         return self._planes
 
     def odd(self) -> Bools | None:
-        """Where memory is held apart from shares: equally full devices need not be alike.
+        """Return the nodes where equally full devices may differ, as memory is held separately.
 
-        None if that was never so anywhere.
+        None if there has never been such a node.
         """
         self._draw()
         return self._rows["odd"] if self._some_odd else None
 
     def _draw(self) -> None:
-        """Bring the planes, and what depends on them, up to date with the table."""
+        """Update the planes, and what depends on them, from the table."""
         if not self._undrawn:
             return
         for name in self._undrawn:
@@ -283,8 +287,8 @@ class Columns:
         planes["key"][place, row] = UNIT - device.share if touched else UNTOUCHED
         planes["memory"][place, row] = _memory_left(device, used)
 
-    def suited(self, asked: GpuAsk, rows: Rows) -> Bools | None:
-        """Which devices are of the kind asked for; None if all are."""
+    def suited(self, asked: GpuRequest, rows: Rows) -> Bools | None:
+        """Return which devices are of the requested kind; None if all are."""
         found: Bools | None = None
         if asked.model is not None:
             codes = self._planes["model"][:, rows]
@@ -299,7 +303,7 @@ class Columns:
     # ---- the mix
 
     def use(self, mix: Mix) -> None:
-        """Bring what depends on the mix up to date."""
+        """Update what depends on the mix."""
         self._draw()
         if self._mix == (mix, mix.version, len(self._models)):
             return
@@ -307,18 +311,20 @@ class Columns:
         prices = [mix.learned.prices.get(model, 0.0) for model in self._models]
         self.prices = np.array([*prices, 0.0])  # by code; the last is for a node without devices
         self.levels = np.array(mix.learned.levels)
-        # How much of every idle share there can be the usual requests can use.
+        # For every possible idle share, how much of it typical requests can use.
         self.usable = np.array([mix.learned.usable(idle) for idle in range(UNIT + 1)])
         usable = self.usable[self._planes["idle"]].sum(axis=0)
         served = mix.learned.served(usable, self._table[CPU], self._table[MEMORY], np.minimum)
-        served = np.where(self._table[GPUS] > 0, served, 0.0)  # or a closed node's -1 would stay
+        served = np.where(
+            self._table[GPUS] > 0, served, 0.0
+        )  # without this, a closed node would keep its -1
         self._rows["usable"][:] = usable
         self._rows["served"][:] = served
 
-    # ---- columns made when they are asked for
+    # ---- columns that are made on demand
 
     def amounts(self, name: str) -> tuple[Ints, Ints]:
-        """What is free of a resource, and what there is of it."""
+        """Return how much of a resource is free on each node, and its capacity."""
         if name == "cpu":
             return self._table[CPU], self._table[CPU_TOTAL]
         if name == "memory":
@@ -332,6 +338,7 @@ class Columns:
         return self._free[name], self._totals[name]
 
     def labelled(self, key: str, value: str, rows: Rows) -> Bools:
+        """Return which nodes have this label."""
         if key not in self._labels:
             nodes = [self._ledger.nodes[node].node for node in self.names]
             _make_room(self._labels)
@@ -352,7 +359,7 @@ def _moved(column: Column, row: int, *, gone: bool) -> Column:
 
 
 def _make_room(*tables: dict[str, Ints]) -> None:
-    """A column is easily made again: the one that was made first goes."""
+    """Drop the oldest column; it is cheap to make again."""
     for table in tables:
         if len(table) >= MOST_COLUMNS:
             del table[next(iter(table))]
@@ -365,8 +372,8 @@ def _version(capability: tuple[int, ...] | None) -> int:
     return major * 100_000 + minor
 
 
-def _memory_left(device: DeviceUse, foreign_bytes: int) -> int:
-    """What is left to hold by memory; of a device that admits nothing, less than nothing."""
+def _memory_left(device: DeviceUsage, foreign_bytes: int) -> int:
+    """Return how much memory can still be held; -1 for a device that admits nothing."""
     if device.exclusive or device.gpu.health is not GpuHealth.OK:
         return _NO_DEVICE
     return device.gpu.memory_bytes - device.memory_bytes - foreign_bytes

@@ -1,8 +1,8 @@
-"""Devices for several asks that must share one node.
+"""Picks devices for several GPU requests that must share one node.
 
-One ask takes the fullest devices that will do. Taken one after another like that, two asks may get
-in each other's way although both would fit: the first takes the only device of the model that the
-second must have. So they are picked together, going back where a pick was a dead end.
+A single request takes the fullest devices that fit. Picked like that one after another, two
+requests may fail although both would fit: the first takes the only device of the model that the
+second needs. So the devices are picked together, with backtracking.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
 
-from gridhand.core.gpus import DeviceHold, DeviceUse, GpuAsk
-from gridhand.core.resources import UNIT
+from gridhand.core.ledger.devices import DeviceHold, DeviceUsage
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.resources import UNIT
 
 _NO_FOREIGN: Mapping[str, int] = MappingProxyType({})
 
-# Packing is hard in general. Asks so contrived that this does not settle them count as not fitting.
+# Packing is NP-hard in general. Requests that are not settled by then count as not fitting.
 _MOST_DEAD_ENDS = 2_000
 
 
 def pick_together(
-    asks: Sequence[GpuAsk], devices: Iterable[DeviceUse], foreign: Mapping[str, int] = _NO_FOREIGN
+    asks: Sequence[GpuRequest],
+    devices: Iterable[DeviceUsage],
+    foreign: Mapping[str, int] = _NO_FOREIGN,
 ) -> list[tuple[DeviceHold, ...]] | None:
-    """For each ask its devices, all of which may be held at once; None if there is no such pick."""
+    """Return devices for each request that can all be held at once; None if there are none."""
     uses = [copy(use) for use in devices]
     for use in uses:
         strangers = foreign.get(use.gpu.id, 0)
-        if strangers:  # here they count like any other hold
+        if strangers:  # counts like any other hold here
             use.add(DeviceHold(use.gpu.id, 0, strangers))
     if sum(ask.devices * ask.share for ask in asks) > sum(use.free_share() for use in uses):
         return None
@@ -46,17 +49,17 @@ def pick_together(
     return [tuple(holds) for holds in found]
 
 
-def _ease(ask: GpuAsk, uses: Sequence[DeviceUse]) -> tuple[int, bool, int, int, int]:
-    """The fewer devices will do, and the more is asked of them, the earlier."""
+def _ease(ask: GpuRequest, uses: Sequence[DeviceUsage]) -> tuple[int, bool, int, int, int]:
+    """Return a sort key: requests that few devices suit, and larger ones, come first."""
     suited = sum(ask.suits(use.gpu) for use in uses)
     return suited, not ask.exclusive, -ask.devices, -ask.share, -(ask.memory_bytes or 0)
 
 
 def _search(
-    asks: Sequence[GpuAsk], slots: Sequence[int], uses: Sequence[DeviceUse]
+    asks: Sequence[GpuRequest], slots: Sequence[int], uses: Sequence[DeviceUsage]
 ) -> list[DeviceHold] | None:
-    """One device for each slot; slots of the same number get distinct ones."""
-    picked: list[tuple[DeviceUse, DeviceHold]] = []
+    """Return a device for each slot; slots with the same number get distinct devices."""
+    picked: list[tuple[DeviceUsage, DeviceHold]] = []
     open_choices = [_choices(asks[0], [], uses)]
     dead_ends = 0
     while open_choices and dead_ends < _MOST_DEAD_ENDS:
@@ -68,7 +71,7 @@ def _search(
                 last, hold = picked.pop()
                 last.remove(hold)
             continue
-        hold = asks[len(picked)].hold_on(use.gpu)
+        hold = DeviceHold.of(asks[len(picked)], use.gpu)
         use.add(hold)
         picked.append((use, hold))
         if len(picked) == len(slots):
@@ -80,16 +83,16 @@ def _search(
 
 
 def _choices(
-    ask: GpuAsk, taken: Sequence[DeviceUse], uses: Sequence[DeviceUse]
-) -> Iterator[DeviceUse]:
-    """The devices with room, the fullest first; of those that are alike only one."""
+    ask: GpuRequest, taken: Sequence[DeviceUsage], uses: Sequence[DeviceUsage]
+) -> Iterator[DeviceUsage]:
+    """Return the devices with room, the fullest first, and only one of several that are equal."""
     fitting = [
         use
         for use in uses
-        if use not in taken and ask.suits(use.gpu) and use.admits(ask.hold_on(use.gpu), 0)
+        if use not in taken and ask.suits(use.gpu) and use.admits(DeviceHold.of(ask, use.gpu), 0)
     ]
     fitting.sort(key=lambda use: (UNIT - use.share if use.holds else UNIT + 1, use.free_memory(0)))
-    alike: dict[object, DeviceUse] = {}
+    alike: dict[object, DeviceUsage] = {}
     for use in fitting:
         gpu = use.gpu
         kind = gpu.model, gpu.capability, gpu.memory_bytes
@@ -97,8 +100,8 @@ def _choices(
     return iter(alike.values())
 
 
-def merged(asks: Sequence[GpuAsk]) -> GpuAsk | None:
-    """One ask for the devices of all, where they are whole and of one kind; else the first."""
+def merged(asks: Sequence[GpuRequest]) -> GpuRequest | None:
+    """Return one request for all devices if they are whole and of one kind; else the first."""
     if not asks:
         return None
     whole = all(replace(ask, devices=1) == replace(asks[0], devices=1) for ask in asks)

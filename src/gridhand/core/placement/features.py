@@ -1,8 +1,8 @@
-"""What a strategy may know of a node that fits a request.
+"""The features of a node from which strategies compute its score.
 
-`NodeFacts` are those of one node, `columns.RowFacts` those of many at once, under the same names:
-a strategy is written once, and gets numbers for the one and arrays of numbers for the others. Few
-nodes are cheaper one by one, many together; the scores are the same to the last bit.
+`NodeFeatures` has those of one node, `ColumnFeatures` those of many under the same names: a
+strategy is written once and gets numbers or arrays of numbers. A few nodes are cheaper one by one,
+many are cheaper together; the scores are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gridhand.core.gpus import DeviceHold, GpuAsk
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
-from gridhand.core.usage import NodeUse
+from gridhand.core.ledger.devices import DeviceHold
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
 
 if TYPE_CHECKING:
-    from gridhand.core.mix import Mix
+    from gridhand.core.placement.request_mix import Mix
 
 # A number for one node, or an array with one for each of many.
 Number = Any
 
 
-class Facts(Protocol):
+class Features(Protocol):
     """A node before and after the request is placed on it. Amounts are in parts."""
 
     asked: Request
@@ -31,18 +32,18 @@ class Facts(Protocol):
 
     @property
     def taken(self) -> Number:
-        """What the request takes of `idle`."""
+        """How much of `idle` the request takes."""
 
     @property
     def opened(self) -> Number:
-        """How many whole devices it breaks or takes."""
+        """How many whole devices the request breaks or takes."""
 
     @property
     def price(self) -> Number: ...
 
     @property
     def chosen(self) -> Number:
-        """When the node was last chosen for what could have gone elsewhere: larger is later."""
+        """When the node was last chosen where there was a choice: larger is later."""
 
     @property
     def gpus(self) -> Number:
@@ -50,46 +51,46 @@ class Facts(Protocol):
 
     @property
     def idle(self) -> Number:
-        """The shares of its devices that can still be held, added up."""
+        """The sum of the shares of its devices that are still available."""
 
     @property
     def whole(self) -> Number:
-        """How many devices nobody uses."""
+        """How many devices are unused."""
 
     def free(self, name: str) -> Number:
-        """What is left of a resource before."""
+        """Return how much of a resource is free before the request is placed."""
 
     def total(self, name: str) -> Number:
-        """What there is of it; 1 where there is nothing, to divide by."""
+        """Return the capacity of a resource; 1 where there is none, to divide by."""
 
     def gpu_total(self) -> Number:
-        """The shares of all devices; 1 where there are none, to divide by."""
+        """Return the shares of all devices; 1 where there are none, to divide by."""
 
     def served(self) -> tuple[Number, Number]:
-        """How much of its devices the usual requests can use, before and after."""
+        """Return how much of its devices typical requests can use, before and after."""
 
     def model_price(self) -> Number:
-        """How much others want devices like those of this node."""
+        """Return how much other requests want devices of this node's model."""
 
     def least(self, one: Number, other: Number) -> Number:
-        """The smaller of the two."""
+        """Return the smaller of two."""
 
     def floor(self, number: Number) -> Number: ...
 
     def level(self, count: Number) -> Number:
-        """The mix's value of so many whole devices on one node."""
+        """Return the value of `count` whole devices on one node, by the mix."""
 
 
-def share_taken(asked: GpuAsk, largest_bytes: int) -> int:
-    """How much of a device's share a request uses up, by share or by memory, on each device."""
+def share_taken(asked: GpuRequest, largest_bytes: int) -> int:
+    """Return how much of each device's share a request uses up, by share or by memory."""
     if not asked.memory_bytes or not largest_bytes:
         return asked.share
     by_memory = ceil(float(asked.memory_bytes) * UNIT / largest_bytes)
     return max(asked.share, min(by_memory, UNIT))
 
 
-class NodeFacts:
-    """The facts of one node, read off its sums."""
+class NodeFeatures:
+    """The features of one node, from the totals that the ledger keeps."""
 
     __slots__ = (
         "_idles", "_picked", "_use", "asked", "chosen", "gpus", "idle", "mix", "opened", "price",
@@ -99,7 +100,7 @@ class NodeFacts:
     def __init__(
         self,
         asked: Request,
-        use: NodeUse,
+        use: NodeUsage,
         holds: tuple[DeviceHold, ...],
         foreign: Mapping[str, int],
         mix: Mix,
@@ -114,15 +115,15 @@ class NodeFacts:
 
     def _read_devices(
         self,
-        asked: GpuAsk | None,
-        use: NodeUse,
+        asked: GpuRequest | None,
+        use: NodeUsage,
         holds: tuple[DeviceHold, ...],
         foreign: Mapping[str, int],
     ) -> None:
         idles = []
         for id, device in use.devices.items():
             strangers = foreign.get(id, 0)
-            idles.append(device.idle(strangers))
+            idles.append(device.largest_share(strangers))
             self.whole += device.whole(strangers)
         self._idles = idles
         self.idle = sum(idles)
@@ -138,7 +139,7 @@ class NodeFacts:
         self.taken = asked.devices * share_taken(asked, largest)
         if asked.devices == 1:
             picked = use.devices[holds[0].device]
-            self._picked = picked.idle(foreign.get(holds[0].device, 0))
+            self._picked = picked.largest_share(foreign.get(holds[0].device, 0))
 
     def free(self, name: str) -> Number:
         return self._use.total.get(name, 0) - self._use.held.get(name, 0)

@@ -1,10 +1,10 @@
-"""Gangs: places for several requests at once, all of them or none.
+"""Gang placement: nodes for several requests at once, for all of them or for none.
 
-Each is placed with the ones before it taken. Where that leaves one of them without a place, those
-with the fewest places and the largest go first; where that fails too, other places are tried for a
-while, and at last more modest alternatives. For pieces that are all alike and have no alternatives,
-the usual gang, the first attempt decides. To lay a gang is hard in general: one so contrived that
-these tries do not settle it is refused.
+First each request is placed on what the ones before it leave. If that fails, the requests with the
+fewest possible nodes and the largest go first; then other nodes are tried for a limited number of
+times, and at last the more modest alternatives. For equal requests without alternatives, the usual
+gang, the first attempt is final. The problem is NP-hard in general: a gang that these attempts do
+not settle is refused.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gridhand.core.collocation import merged, pick_together
 from gridhand.core.errors import InvalidRequest
-from gridhand.core.gpus import GpuAsk
-from gridhand.core.ledger import Placement, Terms
-from gridhand.core.placement import (
-    SMALL_CLUSTER,
-    Snapshot,
-    count_fitting,
-    permits,
-    place,
-    ranked,
-)
-from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Layout, Request
-from gridhand.core.resources import UNIT, Resources
-from gridhand.core.strategies import OwnStrategy
-from gridhand.core.usage import NodeUse
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.ledger.allocations import Terms
+from gridhand.core.ledger.ledger import Placement
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.names import NodeName
+from gridhand.core.model.requests import GangLayout, Request
+from gridhand.core.model.resources import UNIT, Resources
+from gridhand.core.placement.device_picks import merged, pick_together
+from gridhand.core.placement.place import count_fitting, place, ranked
+from gridhand.core.placement.snapshot import SMALL_CLUSTER, Snapshot, permits
+from gridhand.core.placement.strategies import OwnStrategy
 
 MOST_TRIES = 300
 MOST_KINDS = 100
-MOST_NODES_TRIED = 100  # of those whose sums would do for a gang that is to be together
+MOST_NODES_TRIED = 100  # of those with enough in total for a gang that has to be on one node
 MOST_NODES_PACKED = 10
 _NOBODY = Terms("")
 
@@ -43,24 +39,24 @@ def place_group(
     strategy: OwnStrategy | None,
     *,
     now: int,
-    layout: Layout = Layout.ANY,
+    layout: GangLayout = GangLayout.ANY,
 ) -> list[Placement] | Refusal:
-    """Places for all of `asks`, in their order, or why one of them has none.
+    """Return placements for all of `asks`, in their order, or the refusal of one of them.
 
-    The ledger is as before when this returns: granting them is another step.
+    The ledger is unchanged when this returns: granting the placements is a separate step.
     """
     search = _Search(asks, snapshot, strategy, now, layout)
     order = list(range(len(asks)))
-    if layout is Layout.TOGETHER:
+    if layout is GangLayout.TOGETHER:
         found, refusal = search.together()
     else:
-        found, refusal = search.greedily(asks, order)
-        if found is None and search.could_lie_otherwise():
+        found, refusal = search.place_in_order(asks, order)
+        if found is None and search.can_retry():
             hardest = _hardest_first(asks, snapshot)
             found = (
-                search.greedily(asks, hardest)[0]
-                or search.thoroughly(hardest)
-                or search.with_less(hardest)
+                search.place_in_order(asks, hardest)[0]
+                or search.backtrack(hardest)
+                or search.with_alternatives(hardest)
             )
     if found is None:
         assert refusal is not None
@@ -72,7 +68,7 @@ _Found = dict[int, Placement]
 
 
 class _Search:
-    """Tries places on the ledger itself, and takes them back."""
+    """A search that grants placements in the ledger itself and rolls them back."""
 
     def __init__(
         self,
@@ -80,15 +76,15 @@ class _Search:
         snapshot: Snapshot,
         strategy: OwnStrategy | None,
         now: int,
-        layout: Layout,
+        layout: GangLayout,
     ) -> None:
         self.asks, self.snapshot, self.strategy = asks, snapshot, strategy
         self.now, self.layout = now, layout
         small = len(snapshot.ledger.names) <= SMALL_CLUSTER
-        self.tries = MOST_TRIES if small else MOST_TRIES // 10  # each looks at all nodes
+        self.tries = MOST_TRIES if small else MOST_TRIES // 10  # each try examines all nodes
 
-    def could_lie_otherwise(self) -> bool:
-        """Whether another try may help: not if all are alike, or one fits nowhere even alone."""
+    def can_retry(self) -> bool:
+        """Return whether another attempt may help: no if all are equal or one alone has no room."""
         nodes = self.snapshot.ledger.nodes
         return any(one != self.asks[0] or one.alternatives for one in self.asks) and all(
             (one.node is None or one.node in nodes)
@@ -96,10 +92,10 @@ class _Search:
             for one in self.asks
         )
 
-    def greedily(
+    def place_in_order(
         self, asks: Sequence[Request], order: Sequence[int]
     ) -> tuple[_Found | None, Refusal | None]:
-        """The best place for one after another."""
+        """Place one after another, each on its best node."""
         ledger, found = self.snapshot.ledger, _Found()
         mark = ledger.mark()
         try:
@@ -112,16 +108,16 @@ class _Search:
             ledger.rollback(mark)
         return found, None
 
-    def thoroughly(self, order: Sequence[int]) -> _Found | None:
-        """Any places that will do: other nodes are tried for the earlier ones, best first."""
+    def backtrack(self, order: Sequence[int]) -> _Found | None:
+        """Try other nodes for earlier requests, best first, until all fit."""
         found = _Found()
         mark = self.snapshot.ledger.mark()
         try:
-            return found if self._deeper(order, found) else None
+            return found if self._backtrack(order, found) else None
         finally:
             self.snapshot.ledger.rollback(mark)
 
-    def _deeper(self, order: Sequence[int], found: _Found) -> bool:
+    def _backtrack(self, order: Sequence[int], found: _Found) -> bool:
         if not order:
             return True
         index = order[0]
@@ -135,22 +131,22 @@ class _Search:
                 placed = place(replace(choice, node=name), self.snapshot)
                 assert isinstance(placed, Placement)
                 self._take(index, placed, found)
-                if self._deeper(order[1:], found):
+                if self._backtrack(order[1:], found):
                     return True
                 self.snapshot.ledger.rollback(mark)
                 del found[index]
         return False
 
-    def with_less(self, order: Sequence[int]) -> _Found | None:
-        """The first wishes of some may leave too little for others: all try their later ones."""
+    def with_alternatives(self, order: Sequence[int]) -> _Found | None:
+        """Place all by later alternatives: the first choices may leave too little for others."""
         for skipped in range(1, 1 + max(len(one.alternatives) for one in self.asks)):
-            found = self.greedily([_from_choice(one, skipped) for one in self.asks], order)[0]
+            found = self.place_in_order([_from_choice(one, skipped) for one in self.asks], order)[0]
             if found is not None:
                 return found
         return None
 
     def together(self) -> tuple[_Found | None, Refusal | None]:
-        """All on one node: what they need adds up, and its devices must do for each."""
+        """Place all on one node, with enough in total and suitable devices for each."""
         total = _together(self.asks)
         order = _hardest_first(self.asks, self.snapshot)
         nodes, needed = self.snapshot.ledger.nodes, _shares_of_all(self.asks)
@@ -160,23 +156,23 @@ class _Search:
             if not needed or needed <= _shares_left(nodes[name])
         ]
         for number, name in enumerate(roomy[:MOST_NODES_TRIED]):
-            found = self._on(name, order, pack=number < MOST_NODES_PACKED)
+            found = self._place_on(name, order, pack=number < MOST_NODES_PACKED)
             if found is not None:
                 return found, None
         return None, Refusal(total, self.snapshot).settled()
 
-    def _on(self, name: str, order: Sequence[int], *, pack: bool) -> _Found | None:
-        """All of them on that node: one after another, with less, or with devices for all."""
+    def _place_on(self, name: NodeName, order: Sequence[int], *, pack: bool) -> _Found | None:
+        """Place all on that node: in order, by alternatives, or with devices picked together."""
         most = max(len(one.alternatives) for one in self.asks)
         for skipped in range(most + 1):
             pinned = [_from_choice(one, skipped).pinned(name) for one in self.asks]
-            found, _ = self.greedily(pinned, order)
+            found, _ = self.place_in_order(pinned, order)
             if found is not None:
                 return found
-        return self._packed(name) if pack else None
+        return self._pick_together(name) if pack else None
 
-    def _packed(self, name: str) -> _Found | None:
-        """All on that node, with their devices picked together. The plain amounts fit there."""
+    def _pick_together(self, name: NodeName) -> _Found | None:
+        """Place all on that node and pick their devices together. The other amounts fit there."""
         use, foreign = self.snapshot.ledger.nodes[name], self.snapshot.foreign
         asks = [one.gpu for one in self.asks if one.gpu is not None]
         permitted = all(permits(one, use) and not one.alternatives for one in self.asks)
@@ -190,7 +186,7 @@ class _Search:
         }
 
     def _narrowed(self, asked: Request, found: _Found) -> Request:
-        if self.layout is not Layout.APART or not found:
+        if self.layout is not GangLayout.APART or not found:
             return asked
         return asked.avoiding(placed.node for placed in found.values())
 
@@ -202,7 +198,7 @@ class _Search:
 
 
 def _together(asks: Sequence[Request]) -> Request:
-    """One request for the least that all of them need, and where they may go."""
+    """Return one request for the least that all of them need, with all their constraints."""
     amounts = Resources()
     for one in asks:
         choices = [choice.amounts for choice in one.choices()]
@@ -221,30 +217,30 @@ def _together(asks: Sequence[Request]) -> Request:
     )
 
 
-def _devices_of_all(asks: Sequence[Request]) -> GpuAsk | None:
-    """The devices that are needed in any case: of all, where they are whole and of one kind."""
+def _devices_of_all(asks: Sequence[Request]) -> GpuRequest | None:
+    """Return the devices needed in any case: all, if they are whole and of one kind."""
     return merged([one.gpu for one in asks if one.gpu is not None and not one.alternatives])
 
 
 def _shares_of_all(asks: Sequence[Request]) -> int:
-    """The shares of devices that are needed in any case, added up."""
+    """Return the sum of the shares of devices that are needed in any case."""
     gpus = [one.gpu for one in asks if one.gpu is not None and not one.alternatives]
     return sum(gpu.devices * gpu.share for gpu in gpus)
 
 
-def _shares_left(use: NodeUse) -> int:
+def _shares_left(use: NodeUsage) -> int:
     return sum([device.free_share() for device in use.devices.values()])
 
 
 def _from_choice(asked: Request, skipped: int) -> Request:
-    """The request without its first so many choices; the last one stays."""
+    """Return the request without its first `skipped` choices; at least one stays."""
     choices = list(asked.choices())
     choices = choices[min(skipped, len(choices) - 1) :]
     return replace(choices[0], alternatives=tuple(choices[1:]))
 
 
 def _hardest_first(asks: Sequence[Request], snapshot: Snapshot) -> list[int]:
-    """Those with the fewest places first, then those that want a kind of device, the largest."""
+    """Return the order: fewest fitting nodes first, then a kind of device, then the largest."""
     places: dict[str, int] = {}
     keys = [one.key() for one in asks]
     if len(set(keys)) <= MOST_KINDS:
@@ -268,7 +264,7 @@ def _narrow(asked: Request) -> bool:
 
 
 def _size(asked: Request, snapshot: Snapshot) -> float:
-    """How much of the largest node it takes, of whatever it takes most."""
+    """Return the largest part of the largest node that the request takes of any resource."""
     gpu = asked.gpu
     devices = gpu.devices * (gpu.share or UNIT) / UNIT if gpu is not None else 0.0
     largest = snapshot.largest()

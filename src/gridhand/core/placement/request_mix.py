@@ -1,8 +1,8 @@
-"""The mix of requests: what is usually asked for, learned from what was asked for so far.
+"""The request mix: what typical requests ask for, learned from the requests so far.
 
-Every request counts once, when it arrives, and for half as much each time `HALF_LIFE` others have
-come. What follows from the mix is reviewed now and then, and taken on in steps, when something has
-moved far: every step makes all scores that are kept of nodes wrong.
+Every request counts once, on arrival, and half as much after every `HALF_LIFE` further requests.
+What follows from the mix is reviewed now and then, and adopted only when it has changed a lot:
+every adoption invalidates all cached scores of nodes.
 """
 
 from __future__ import annotations
@@ -10,33 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
 
 HALF_LIFE = 2000
-BIN = 100  # parts of a share that count as alike
-FULL = 1000  # the weight of a share that every request for a share could use
+BIN = 100  # parts of a share that count as equal
+FULL = 1000  # the weight of an idle share that every request for a share could use
 
 _FIRST_REVIEWS = frozenset({8, 16, 32, 64, 128})
 _EVERY = 256
 _ENOUGH = 512
 _MOVED = 0.3
-_QUANTILES = (0.25, 0.5)  # of what goes with a device: some requests need less than the usual
-_RAMP = 0.1  # a rest that this part of the small requests could use counts in full
-_SOME = 0.001  # the part of the demand from which on a number of devices is worth keeping whole
+_QUANTILES = (
+    0.25,
+    0.5,
+)  # of the CPU and memory per device: some requests need less than the typical one
+_RAMP = 0.1  # an idle share that this part of the small requests could use counts in full
+_SOME = 0.001  # the part of the demand that makes it worth keeping so many devices whole
 _GROWTH = 2 ** (1 / HALF_LIFE)
 _LARGEST, _LEAST = 1e9, 1e-6
 _MOST_CLASSES = 10_000
 
 
-class Cluster(NamedTuple):
-    """What there is in all. Devices are counted by their model, in lower case."""
+class ClusterTotals(NamedTuple):
+    """The total capacity of the cluster. Devices are counted by model, in lower case."""
 
     models: Mapping[str, int]
     cpu: int = 0  # on nodes with devices, as is the memory
     memory: int = 0
     device_bytes: int = 0  # of the largest
-    sizes: frozenset[int] = frozenset()  # how many devices nodes have
+    sizes: frozenset[int] = frozenset()  # the numbers of devices that nodes have
 
     @property
     def gpus(self) -> int:
@@ -44,11 +47,12 @@ class Cluster(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What follows from a mix for placing.
+    """The consequences of a mix for placement.
 
-    `cpu` and `memory` are what goes with a device, each for some of the requests; `weights` tell,
-    for an idle share of so many bins, how much of it the usual small requests can use; `levels`
-    what so many whole devices on one node are worth; `prices` how much a model is wanted by name.
+    `cpu` and `memory` are what requests take along with a device, at each of `_QUANTILES`.
+    `weights` is, for an idle share of so many bins, how much of it typical small requests can use;
+    `levels` is the value of so many whole devices on one node; `prices` is the demand for a model
+    by name.
     """
 
     cpu: tuple[float, ...]
@@ -56,10 +60,10 @@ class Learned(NamedTuple):
     weights: tuple[int, ...]
     levels: tuple[float, ...]
     prices: Mapping[str, float]
-    known: bool = False  # whether enough was seen to trust it
+    known: bool = False  # whether enough requests were seen to trust it
 
     def far_from(self, other: Learned) -> bool:
-        """Whether anything differs by enough to start anew from here."""
+        """Return whether the difference is large enough to invalidate cached scores."""
         return (
             self.known != other.known
             or any(_moved(a, b) for a, b in zip(self.cpu, other.cpu, strict=True))
@@ -79,13 +83,13 @@ class Learned(NamedTuple):
         return self.levels[max(0, min(count, len(self.levels) - 1))]
 
     def usable(self, idle: int) -> int:
-        """How much of an idle share of one device the usual requests can use."""
+        """Return how much of an idle share of one device typical requests can use."""
         return idle * self.weights[idle // BIN] // FULL
 
     def served(self, usable: Any, cpu: Any, memory: Any, least: Any) -> Any:
-        """How much of a node's devices they can use, given what else they need.
+        """Return how much of a node's devices they can use, given the CPU and memory they need.
 
-        Of numbers or of arrays: `least` gives the smaller of two.
+        The arguments are numbers or arrays; `least` returns the smaller of two.
         """
         value = 0.0
         for per_cpu, per_memory in zip(self.cpu, self.memory, strict=True):
@@ -103,7 +107,7 @@ def _most(one: Learned, other: Learned) -> int:
 
 
 class _Class:
-    """One kind of request, and how much it weighs."""
+    """A class of equal requests, and its weight."""
 
     __slots__ = ("cpu", "devices", "gpu", "memory", "models", "share", "weight")
 
@@ -120,25 +124,25 @@ class _Class:
 
 
 def _by_memory(memory_bytes: int, device_bytes: int) -> int:
-    """The share that memory alone comes to, on the largest device there is."""
+    """Return the share that an amount of memory is of the largest device."""
     if not device_bytes:
         return UNIT
     return max(1, min(UNIT, memory_bytes * UNIT // device_bytes))
 
 
 class Mix:
-    """Requests by kind, and what was last learned from them. `version` counts the steps."""
+    """Requests by class, and what was last learned. `version` counts the adoptions."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.learned = _at_first(Cluster({}))
-        self._cluster = Cluster({})
+        self.learned = _at_first(ClusterTotals({}))
+        self._cluster = ClusterTotals({})
         self._classes: dict[tuple[object, ...], _Class] = {}
         self._weight = 1.0
         self._seen = 0
 
-    def describe(self, cluster: Cluster) -> None:
-        """Take on what there is in all; nodes have come or gone."""
+    def describe(self, cluster: ClusterTotals) -> None:
+        """Take the new totals of the cluster after nodes have come or gone."""
         if cluster != self._cluster:
             self._cluster = cluster
             if not self._classes:
@@ -146,7 +150,7 @@ class Mix:
                 self.version += 1
 
     def learn(self, asked: Request) -> None:
-        """Take note of a request, once."""
+        """Count a request. To be called once for each."""
         if asked.gpu is not None:
             key = (asked.amounts, asked.gpu)
             found = self._classes.get(key)
@@ -169,7 +173,7 @@ class Mix:
                 self.version += 1
 
     def _forget(self) -> None:
-        """Count from 1 again, without what no longer weighs anything."""
+        """Scale the weights back to 1, and drop classes that no longer weigh anything."""
         for one in self._classes.values():
             one.weight /= self._weight
         self._weight = 1.0
@@ -178,8 +182,8 @@ class Mix:
         self._classes = {key: one for key, one in kept if one.weight > _LEAST}
 
 
-def _at_first(cluster: Cluster) -> Learned:
-    """Before anything is known, requests are taken to be like the cluster."""
+def _at_first(cluster: ClusterTotals) -> Learned:
+    """Return what is assumed before any request: that requests resemble the cluster."""
     cpu = max(1.0, cluster.cpu / max(1, cluster.gpus))
     memory = max(1.0, cluster.memory / max(1, cluster.gpus))
     return Learned(
@@ -191,8 +195,8 @@ def _at_first(cluster: Cluster) -> Learned:
     )
 
 
-def _from(known: list[_Class], cluster: Cluster, latest: float) -> Learned:
-    """What follows from these classes; `latest` is what the latest request weighs."""
+def _from(known: list[_Class], cluster: ClusterTotals, latest: float) -> Learned:
+    """Derive it from these classes; `latest` is the weight of the latest request."""
     total = sum(one.weight * one.gpu for one in known)
     by_gpu = [(one, one.weight * one.gpu) for one in known]
     cpu = sorted((one.cpu, weight) for one, weight in by_gpu)
@@ -207,7 +211,7 @@ def _from(known: list[_Class], cluster: Cluster, latest: float) -> Learned:
 
 
 def _quantile(ordered: Iterable[tuple[float, float]], part: float) -> float:
-    """The lowest value up to which there is `part` of the weight."""
+    """Return the lowest value up to which the weights sum to `part` of the total."""
     found = list(ordered)
     left = part * sum(weight for _, weight in found)
     for value, weight in found:
@@ -218,7 +222,7 @@ def _quantile(ordered: Iterable[tuple[float, float]], part: float) -> float:
 
 
 def _weights(known: list[_Class]) -> tuple[int, ...]:
-    """A rest counts for as much as there are small requests that it could still serve."""
+    """Weigh an idle share by the part of small requests that it could still serve."""
     bins = [0.0] * (UNIT // BIN + 1)
     for one in known:
         if one.devices == 1 and one.share < UNIT:
@@ -233,10 +237,9 @@ def _weights(known: list[_Class]) -> tuple[int, ...]:
 def _levels(
     by_gpu: list[tuple[_Class, float]], total: float, sizes: frozenset[int], latest: float
 ) -> tuple[float, ...]:
-    """One more device on a node is worth keeping whole if requests ask for just so many.
+    """Value whole devices: one more counts if requests ask for exactly so many.
 
-    Somebody may want all of a node, though nobody has yet: of each size there is, one request
-    counts as seen.
+    A request for all devices of a node may still come, so one of each size counts as seen.
     """
     demand = {size: size * latest for size in sizes}
     total += sum(demand.values())
@@ -249,8 +252,10 @@ def _levels(
     return tuple(levels)
 
 
-def _prices(by_gpu: list[tuple[_Class, float]], total: float, cluster: Cluster) -> dict[str, float]:
-    """What part of the demand is bound to a model, against the part of all devices it is."""
+def _prices(
+    by_gpu: list[tuple[_Class, float]], total: float, cluster: ClusterTotals
+) -> dict[str, float]:
+    """Return each model's part of the demand relative to its part of all devices."""
     prices: dict[str, float] = {}
     for one, weight in by_gpu:
         there = [model for model in one.models if model in cluster.models]

@@ -1,4 +1,4 @@
-"""Which rows of the columns have changed, as an array: to index others with."""
+"""A log of the rows of the columns that have changed, as an array to index others with."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class RowLog:
-    """The rows that have changed, in order, for those who keep something of each."""
+    """The changed rows in order, for users that keep something for each row."""
 
     def __init__(self, kept: int = 30_000) -> None:
         self._rows = np.zeros(2 * kept, np.int64)
         self._kept, self._first, self._count = kept, 0, 0
-        self.end = 0  # the number that the next row will have
+        self.end = 0  # the number of the next row
 
     def add(self, row: int) -> None:
         if self._count == len(self._rows):
@@ -25,10 +25,10 @@ class RowLog:
         self.end += 1
 
     def forget(self) -> None:
-        """Rows are others now: whoever asks since when has to start anew."""
+        """Void all numbers so far, after rows have moved: `since` returns None for them."""
         self._first, self._count = self.end + 1, 0
         self.end += 1
 
     def since(self, number: int) -> Ints | None:
-        """The rows after that number, some of them repeatedly; None if they are forgotten."""
+        """Return the rows since that number, possibly repeated; None if they are forgotten."""
         return None if number < self._first else self._rows[number - self._first : self._count]

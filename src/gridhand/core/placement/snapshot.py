@@ -1,8 +1,7 @@
-"""Placement: which node and which devices a request gets, or why it gets none.
+"""The ledger as placement sees it, with the scores of nodes that placement keeps.
 
-Filter, rank, pick devices. The answer depends on the arguments alone. Rows are in the order of
-names, so ties are, too. Scores are kept for every class of request, and made again only for the
-nodes that have changed since; a class that was not seen before costs one pass over the columns.
+Scores are kept for every class of request and computed again only for nodes that have changed
+since. A class that was not seen before costs one pass over the columns.
 """
 
 from __future__ import annotations
@@ -12,35 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from gridhand.core.facts import Facts, NodeFacts, Number
-from gridhand.core.ledger import Ledger, Placement
-from gridhand.core.mix import Cluster, Mix
-from gridhand.core.refusals import Refusal
-from gridhand.core.requests import Request
-from gridhand.core.strategies import (
-    NOWHERE,
-    OwnStrategy,
-    Scores,
-    Strategy,
-    best_fit,
-    fragmentation,
-)
-from gridhand.core.usage import NodeUse
+from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.names import NodeName
+from gridhand.core.model.requests import Request
+from gridhand.core.placement.features import NodeFeatures
+from gridhand.core.placement.request_mix import ClusterTotals, Mix
+from gridhand.core.placement.strategies import NOWHERE, Scores, Strategy, fragmentation
 
 if TYPE_CHECKING:
-    from gridhand.core.columns import Columns
-    from gridhand.core.rowfacts import RowFacts
+    from gridhand.core.placement.column_features import ColumnFeatures
+    from gridhand.core.placement.columns import Columns
 
-SMALL_CLUSTER = 32  # nodes; up to so many a loop is faster than arrays
-_FEW_ROWS = 2  # to score one by one, with devices and without
+SMALL_CLUSTER = 32  # nodes; up to this many, a loop is faster than arrays
+_FEW_ROWS = 2  # that are scored one by one, for requests with devices and without
 _FEW_PLAIN_ROWS = 6
-_KEPT_SCORES = 16_000_000  # over all classes
-_KEPT_CLASSES = 10_000
+_MOST_SCORES = 16_000_000  # over all classes
+_MOST_CLASSES = 10_000
 _ALL = slice(None)
 
 
-class _Kept:
-    """The scores of one class of request, as of the change with number `seen`."""
+class _CachedScores:
+    """The cached scores of one class of request, as of the change with number `seen`."""
 
     __slots__ = ("scores", "seen", "version")
 
@@ -49,10 +41,10 @@ class _Kept:
 
 
 class Snapshot:
-    """The ledger as placement sees it: as arrays, with what strangers use and what is usual.
+    """The ledger as placement sees it, with measured foreign use and the request mix.
 
-    `foreign` is what strangers were measured to use on each device, `local` the node that
-    `first_available` tries first, `mix` what was learned from the requests so far.
+    `foreign` is the memory that processes outside of the grid use on each device, `local` is the
+    node that `first_available` prefers, and `mix` what was learned from the requests so far.
     """
 
     def __init__(
@@ -60,7 +52,7 @@ class Snapshot:
         ledger: Ledger,
         foreign: Mapping[str, int] | None = None,
         *,
-        local: str | None = None,
+        local: NodeName | None = None,
         mix: Mix | None = None,
     ) -> None:
         self.ledger = ledger
@@ -68,31 +60,31 @@ class Snapshot:
         self.local = local
         self.mix = mix or Mix()
         self._columns: Columns | None = None
-        self._row_facts: Callable[[Request, Columns, Any, Mix], RowFacts]
-        self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._column_features: Callable[[Request, Columns, Any, Mix], ColumnFeatures]
+        self._kept: dict[tuple[object, ...], _CachedScores] = {}
         self._shape = -1
         self._has_gpus = False
-        self._row_of: dict[str, int] = {}
+        self._row_of: dict[NodeName, int] = {}
         self._largest: dict[str, int] | None = None
 
     def aside(self) -> Snapshot:
-        """The same with scores of its own, so that questions leave none behind in this one."""
-        self._reshape()  # up to date before it is copied
+        """Return a copy with its own score cache, for questions that must not fill this one."""
+        self._reshape()  # bring it up to date before it is copied
         if len(self.ledger.names) > SMALL_CLUSTER:
             self.columns()
         other = copy(self)
         other._kept = {}
         return other
 
-    # ---- what is learned and measured
+    # ---- learned and measured
 
     def learn(self, asked: Request) -> None:
-        """Take note of a request that has arrived. Once, however often it is tried."""
+        """Count a request that has arrived; once, however often it is tried."""
         self._reshape()
         self.mix.learn(asked)
 
-    def set_foreign(self, node: str, used: Mapping[str, int]) -> None:
-        """Take on what strangers use of the devices of a node, in place of what was known."""
+    def set_foreign(self, node: NodeName, used: Mapping[str, int]) -> None:
+        """Replace the measured foreign use of the devices of a node."""
         for id, device in self.ledger.node(node).devices.items():
             self.foreign.pop(id, None)
             device.version += 1
@@ -101,30 +93,30 @@ class Snapshot:
 
     # ---- rows
 
-    def use(self, row: int) -> NodeUse:
+    def use(self, row: int) -> NodeUsage:
         return self.ledger.nodes[self.ledger.names[row]]
 
-    def row(self, name: str) -> int | None:
+    def row(self, name: NodeName) -> int | None:
         self._reshape()
         return self._row_of.get(name)
 
-    def rows_up_to(self, name: str) -> int:
-        """How many nodes come before that name or have it."""
+    def rows_up_to(self, name: NodeName) -> int:
+        """Return how many nodes have that name or one before it."""
         return bisect_right(self.ledger.names, name)
 
     def rows(self, asked: Request) -> Sequence[int]:
-        """The rows that `asked` may go to, whether or not it fits there."""
+        """Return the rows that `asked` may go to, whether or not it fits there."""
         names = self.ledger.names
         candidates: Sequence[int] = range(len(names))
         if asked.node is not None:
-            self.ledger.node(asked.node)  # it must be known
+            self.ledger.node(asked.node)  # raises if it is unknown
             candidates = [self.rows_up_to(asked.node) - 1]
         if not asked.exclude and not asked.labels:
             return candidates
         return [row for row in candidates if permits(asked, self.use(row))]
 
     def _reshape(self) -> None:
-        """Nodes have come or gone: rows are others, and what was kept by row is void."""
+        """Drop everything that is kept by row if nodes have come or gone."""
         ledger = self.ledger
         if self._shape == ledger.touched.shape:
             return
@@ -137,7 +129,7 @@ class Snapshot:
         self.mix.describe(cluster)
 
     def largest(self) -> Mapping[str, int]:
-        """The most that any one node has of each resource."""
+        """Return the largest capacity of any single node for each resource."""
         self._reshape()
         if self._largest is None:
             self._largest = {}
@@ -154,18 +146,21 @@ class Snapshot:
     # ---- scores
 
     def columns(self) -> Columns:
-        """The arrays, up to date."""
+        """Return the arrays, up to date."""
         if self._columns is None:
-            # Only here: numpy takes its time to load, and small clusters do without it.
-            from gridhand.core.columns import Columns
-            from gridhand.core.rowfacts import RowFacts
+            # Imported here because numpy is slow to load and small clusters do not need it.
+            from gridhand.core.placement.column_features import ColumnFeatures
+            from gridhand.core.placement.columns import Columns
 
-            self._columns, self._row_facts = Columns(self.ledger, self.foreign), RowFacts
+            self._columns, self._column_features = (
+                Columns(self.ledger, self.foreign),
+                ColumnFeatures,
+            )
         self._columns.sync()
         return self._columns
 
     def scores(self, asked: Request, strategy: Strategy) -> Scores:
-        """A score for every node that `asked` fits, pins and excluded nodes aside."""
+        """Return a score for every node, ignoring pins and excluded nodes."""
         ledger, version = self.ledger, self.mix.version
         if self._shape != ledger.touched.shape:
             self._reshape()
@@ -175,7 +170,7 @@ class Snapshot:
         columns = self.columns() if len(ledger.names) > SMALL_CLUSTER else None
         end = ledger.touched.end if columns is None else columns.changed.end
         if kept is None:
-            kept = self._keep(key, _Kept(self._score_all(asked, strategy, columns)))
+            kept = self._keep(key, _CachedScores(self._score_all(asked, strategy, columns)))
         elif kept.seen != end or kept.version != version:
             outdated = kept.version != version and strategy is fragmentation
             if outdated or not self._catch_up(kept, asked, strategy, columns):
@@ -183,18 +178,18 @@ class Snapshot:
         kept.seen, kept.version = end, version
         return kept.scores
 
-    def _keep(self, key: tuple[object, ...], kept: _Kept) -> _Kept:
+    def _keep(self, key: tuple[object, ...], kept: _CachedScores) -> _CachedScores:
         many = len(self._kept) + 1
-        if many > _KEPT_CLASSES or many * len(kept.scores) > _KEPT_SCORES:
+        if many > _MOST_CLASSES or many * len(kept.scores) > _MOST_SCORES:
             for old in list(self._kept)[: len(self._kept) // 2 + 1]:
                 del self._kept[old]
         self._kept[key] = kept
         return kept
 
     def _catch_up(
-        self, kept: _Kept, asked: Request, strategy: Strategy, columns: Columns | None
+        self, kept: _CachedScores, asked: Request, strategy: Strategy, columns: Columns | None
     ) -> bool:
-        """Score the nodes that have changed. False if these are not known, or too many."""
+        """Score the nodes that have changed; return False if they are unknown or too many."""
         if columns is None:
             names = self.ledger.touched.since(kept.seen)
             for name in dict.fromkeys(names or ()):
@@ -208,26 +203,26 @@ class Snapshot:
             for row in set(rows.tolist()):
                 kept.scores[row] = self._score_one(asked, strategy, self.use(row))
         else:
-            facts = self._row_facts(asked, columns, rows, self.mix)
-            kept.scores[rows] = facts.scored(strategy.score(facts))
+            features = self._column_features(asked, columns, rows, self.mix)
+            kept.scores[rows] = features.scored(strategy.score(features))
         return True
 
-    def _score_one(self, asked: Request, strategy: Strategy, use: NodeUse) -> float:
+    def _score_one(self, asked: Request, strategy: Strategy, use: NodeUsage) -> float:
         devices = use.room(asked, self.foreign)
         if devices is None or (asked.labels and not _has_labels(asked, use)):
             return NOWHERE
-        return float(strategy.score(NodeFacts(asked, use, devices, self.foreign, self.mix)))
+        return float(strategy.score(NodeFeatures(asked, use, devices, self.foreign, self.mix)))
 
     def _score_all(self, asked: Request, strategy: Strategy, columns: Columns | None) -> Scores:
         if columns is None:
             nodes = self.ledger.nodes
             return [self._score_one(asked, strategy, nodes[name]) for name in self.ledger.names]
-        facts = self._row_facts(asked, columns, _ALL, self.mix)
-        return facts.scored(strategy.score(facts))
+        features = self._column_features(asked, columns, _ALL, self.mix)
+        return features.scored(strategy.score(features))
 
 
-def _cluster(ledger: Ledger) -> Cluster:
-    """What the nodes have in all."""
+def _cluster(ledger: Ledger) -> ClusterTotals:
+    """Add up what the nodes have."""
     models: dict[str, int] = {}
     cpu = memory = largest = 0
     with_gpus = [use for use in ledger.nodes.values() if use.node.gpus]
@@ -239,130 +234,13 @@ def _cluster(ledger: Ledger) -> Cluster:
             models[model] = models.get(model, 0) + 1
             largest = max(largest, gpu.memory_bytes)
     sizes = frozenset(len(use.node.gpus) for use in with_gpus)
-    return Cluster(models, cpu, memory, largest, sizes)
+    return ClusterTotals(models, cpu, memory, largest, sizes)
 
 
-def permits(asked: Request, use: NodeUse) -> bool:
-    """Whether `asked` may go to that node, pins aside and whether or not it fits there."""
+def permits(asked: Request, use: NodeUsage) -> bool:
+    """Return whether `asked` may go to that node, ignoring pins and whether it fits there."""
     return use.node.name not in asked.exclude and _has_labels(asked, use)
 
 
-def _has_labels(asked: Request, use: NodeUse) -> bool:
+def _has_labels(asked: Request, use: NodeUsage) -> bool:
     return all(use.node.labels.get(key) == value for key, value in asked.labels.items())
-
-
-def place(
-    asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None = None
-) -> Placement | Refusal:
-    """Choose a node for `asked` or the first of its alternatives that fits, or tell why not.
-
-    Without a strategy it is `fragmentation` where there are GPUs, else `best_fit`.
-    """
-    placed = _place_one(asked, snapshot, strategy)
-    if placed is not None:
-        return placed
-    for other in asked.alternatives:
-        placed = _place_one(other, snapshot, strategy)
-        if placed is not None:
-            return placed._replace(whole=asked)
-    return Refusal(asked, snapshot)
-
-
-def ranked(asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None) -> list[str]:
-    """The names of the nodes that `asked` fits, alternatives aside, the best first."""
-    names = snapshot.ledger.names
-    if asked.node is not None:
-        return [asked.node] if _place_pinned(asked, snapshot) is not None else []
-    rows = _fitting(asked, snapshot)
-    if strategy is None:
-        strategy = fragmentation if snapshot.has_gpus else best_fit
-    scores = strategy(asked, snapshot, rows) if rows else ()
-    wished = [names[row] in asked.prefer for row in rows]
-    order = sorted(zip(wished, scores, rows, strict=True), key=lambda one: (not one[0], -one[1]))
-    return [names[row] for _, _, row in order]
-
-
-def count_fitting(asked: Request, snapshot: Snapshot) -> int:
-    """How many nodes `asked` fits and may go to, its alternatives aside."""
-    if asked.node is not None:
-        return int(_place_pinned(asked, snapshot) is not None)
-    return len(_fitting(asked, snapshot))
-
-
-def _place_one(
-    asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None
-) -> Placement | None:
-    ledger = snapshot.ledger
-    if asked.node is not None:
-        return _place_pinned(asked, snapshot)
-    if not ledger.names:
-        return None
-    if isinstance(strategy, Strategy):
-        row = _choose(asked, snapshot, strategy)
-    elif strategy is None:
-        row = _choose(asked, snapshot, fragmentation if snapshot.has_gpus else best_fit)
-    else:
-        row = _choose_by(asked, snapshot, strategy)
-    if row is None:
-        return None
-    name = ledger.names[row]
-    devices = ledger.nodes[name].room(asked, snapshot.foreign)
-    assert devices is not None, f"{asked.resources} was to fit on {name}"
-    return Placement(asked, name, devices)
-
-
-def _place_pinned(asked: Request, snapshot: Snapshot) -> Placement | None:
-    assert asked.node is not None
-    use = snapshot.ledger.node(asked.node)  # it must be known
-    if not permits(asked, use):
-        return None
-    devices = use.room(asked, snapshot.foreign)
-    return None if devices is None else Placement(asked, asked.node, devices)
-
-
-def _choose(asked: Request, snapshot: Snapshot, strategy: Strategy) -> int | None:
-    scores = snapshot.scores(asked, strategy)
-    if not asked.exclude and not asked.prefer:
-        return strategy.choose(snapshot, scores)
-    scores = scores.copy()
-    for name in asked.exclude:
-        row = snapshot.row(name)
-        if row is not None:
-            scores[row] = NOWHERE
-    wished = {row for name in asked.prefer if (row := snapshot.row(name)) is not None}
-    best = [row for row in sorted(wished) if scores[row] != NOWHERE]
-    if best:
-        only = [NOWHERE] * len(scores)
-        for row in best:
-            only[row] = float(scores[row])
-        return strategy.choose(snapshot, only)
-    return strategy.choose(snapshot, scores)
-
-
-def _choose_by(asked: Request, snapshot: Snapshot, strategy: OwnStrategy) -> int | None:
-    """By the caller's own function, which is only asked where there is a choice."""
-    rows = _fitting(asked, snapshot)
-    names = snapshot.ledger.names
-    if asked.prefer:
-        rows = [row for row in rows if names[row] in asked.prefer] or rows
-    if len(rows) < 2:
-        return rows[0] if rows else None
-    scores = strategy(asked, snapshot, rows)
-    return max(zip(scores, (-row for row in rows), rows, strict=True))[2]
-
-
-def _fitting(asked: Request, snapshot: Snapshot) -> list[int]:
-    """The rows that `asked` fits and may go to."""
-    names = snapshot.ledger.names
-    scores = snapshot.scores(asked, _fits) if names else ()
-    return [
-        row
-        for row, score in enumerate(scores)
-        if score != NOWHERE and names[row] not in asked.exclude
-    ]
-
-
-@Strategy
-def _fits(facts: Facts) -> Number:
-    """All nodes alike: only whether they fit."""
-    return 0.0 * facts.gpus

@@ -1,9 +1,9 @@
-"""How the nodes that fit are ranked: one small function each, in a map of names.
+"""Strategies: how fitting nodes are ranked, one small function each, by name.
 
-A strategy scores a node from its `Facts`: the higher the better, and ties go to the first name.
-It is written once for numbers and for arrays of them, so it adds and multiplies, and asks the
-facts for anything else. Scores are kept, and made again only for a node that has changed; so they
-may depend on the node, the request and the mix, and on nothing else.
+A strategy scores a node from its `Features`; the highest score wins, and ties go to the first name.
+It is written once for numbers and for arrays, so it only adds and multiplies, and calls methods of
+the features for the rest. Scores are cached until the node changes, so they may depend on the node,
+the request and the mix only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.facts import Facts, Number
-from gridhand.core.resources import UNIT, nearest_name
+from gridhand.core.model.resources import UNIT, nearest_name
+from gridhand.core.placement.features import Features, Number
 
 if TYPE_CHECKING:
-    from gridhand.core.placement import Snapshot
-    from gridhand.core.requests import Request
+    from gridhand.core.model.requests import Request
+    from gridhand.core.placement.snapshot import Snapshot
 
 ENTRY_POINTS = "gridhand.strategies"
 DEFAULT = "default"
@@ -28,7 +28,7 @@ Scores = Any  # a list or an array of a score for every node
 
 
 class OwnStrategy(Protocol):
-    """A strategy from elsewhere: scores for the nodes in `rows`, which all fit."""
+    """A user's strategy: returns scores for the nodes in `rows`, all of which fit."""
 
     def __call__(
         self, asked: Request, snapshot: Snapshot, rows: Sequence[int]
@@ -36,13 +36,13 @@ class OwnStrategy(Protocol):
 
 
 class Strategy:
-    """A ranking of our own. `choose` says which row wins; as a rule, the first of the best."""
+    """A built-in strategy. `choose` returns the row that wins: by default the first of the best."""
 
     __slots__ = ("choose", "help", "name", "score")
 
     def __init__(
         self,
-        score: Callable[[Facts], Number],
+        score: Callable[[Features], Number],
         choose: Callable[[Snapshot, Scores], int | None] | None = None,
     ) -> None:
         self.name, self.help = score.__name__, score.__doc__ or ""
@@ -50,7 +50,7 @@ class Strategy:
         self.choose = choose or best_row
 
     def __call__(self, asked: Request, snapshot: Snapshot, rows: Sequence[int]) -> Sequence[float]:
-        """The scores of the nodes in `rows`, minus infinity for those that do not fit."""
+        """Return the scores of the nodes in `rows`, minus infinity for those that do not fit."""
         scores = snapshot.scores(asked, self)
         return [float(scores[row]) for row in rows]
 
@@ -59,7 +59,7 @@ class Strategy:
 
 
 def best_row(snapshot: Snapshot, scores: Scores) -> int | None:
-    """The first row with the highest score, if any fits."""
+    """Return the first row with the highest score, if any fits."""
     return _best_between(scores, 0, len(scores))
 
 
@@ -89,124 +89,125 @@ def _next_in_turn(snapshot: Snapshot, scores: Scores) -> int | None:
     return found if found is not None else _best_between(scores, 0, after)
 
 
-def _off_gpus(facts: Facts, score: Number, fine: float) -> Number:
-    """The score, less a fine where work without GPUs would sit on a node that has some."""
-    return score - fine * (facts.gpus > 0) if facts.asked.gpu is None else score
+def _off_gpus(features: Features, score: Number, penalty: float) -> Number:
+    """Return the score, less a penalty where work without GPUs would use a node that has some."""
+    return score - penalty * (features.gpus > 0) if features.asked.gpu is None else score
 
 
-def _left(facts: Facts) -> list[Number]:
-    """Of each thing that is asked for, the part of the node's that is left afterwards."""
+def _left(features: Features) -> list[Number]:
+    """Return the part of each requested resource that is left on the node afterwards."""
     left = [
-        (facts.free(name) - amount) / facts.total(name)
-        for name, amount in facts.asked.amounts.pairs
+        (features.free(name) - amount) / features.total(name)
+        for name, amount in features.asked.amounts.pairs
     ]
-    if facts.asked.gpu is not None:
-        left.append((facts.idle - facts.taken) / facts.gpu_total())
+    if features.asked.gpu is not None:
+        left.append((features.idle - features.taken) / features.gpu_total())
     return left
 
 
-def _most(facts: Facts, numbers: list[Number]) -> Number:
+def _most(features: Features, numbers: list[Number]) -> Number:
     found = numbers[0] if numbers else 0.0
     for number in numbers[1:]:
-        found = -facts.least(-found, -number)
+        found = -features.least(-found, -number)
     return found
 
 
 def choosing(
     choose: Callable[[Snapshot, Scores], int | None],
-) -> Callable[[Callable[[Facts], Number]], Strategy]:
-    """A strategy that has its own way to choose among equals."""
+) -> Callable[[Callable[[Features], Number]], Strategy]:
+    """Make a strategy with its own way to choose among equals."""
     return lambda score: Strategy(score, choose)
 
 
 @Strategy
-def best_fit(facts: Facts) -> Number:
-    """Leave the least behind on the node, all that is asked for taken together."""
-    left = _left(facts)
+def best_fit(features: Features) -> Number:
+    """Leave the least on the node, summed over all requested resources."""
+    left = _left(features)
     total = left[0] if left else 0.0
     for part in left[1:]:
         total = total + part
-    return _off_gpus(facts, -total, len(left) + 1)
+    return _off_gpus(features, -total, len(left) + 1)
 
 
 @Strategy
-def pack(facts: Facts) -> Number:
-    """Take the node where least is left of what it will have most of."""
-    return _off_gpus(facts, -_most(facts, _left(facts)), 2)
+def pack(features: Features) -> Number:
+    """Choose the node whose most plentiful requested resource has the least left."""
+    return _off_gpus(features, -_most(features, _left(features)), 2)
 
 
 @Strategy
-def spread(facts: Facts) -> Number:
-    """Take the node where most is left of what it will have least of."""
-    return _off_gpus(facts, -_most(facts, [-left for left in _left(facts)]), 2)
+def spread(features: Features) -> Number:
+    """Choose the node whose scarcest requested resource has the most left."""
+    return _off_gpus(features, -_most(features, [-left for left in _left(features)]), 2)
 
 
 @Strategy
-def cheapest(facts: Facts) -> Number:
-    """Take the node with the lowest price; of equal ones the tightest."""
-    left = _left(facts)
-    return -facts.price - sum(left) / (len(left) + 1)
+def cheapest(features: Features) -> Number:
+    """Choose the node with the lowest price; among equal ones the tightest fit."""
+    left = _left(features)
+    return -features.price - sum(left) / (len(left) + 1)
 
 
 @Strategy
-def balanced(facts: Facts) -> Number:
-    """0.4 of how tightly it fits and 0.6 of how idle the node is, by CPU and memory."""
+def balanced(features: Features) -> Number:
+    """Weigh the tightness of the fit by 0.4 and the idleness of the node by 0.6."""
     fit = idle = 0.0
     for name in ("cpu", "memory"):
-        free, total = facts.free(name), facts.total(name)
-        fit = fit + facts.asked.amounts[name] / (free + 2 * (free <= 0))
+        free, total = features.free(name), features.total(name)
+        fit = fit + features.asked.amounts[name] / (free + 2 * (free <= 0))
         idle = idle + 1 - (total - free) / total
-    bonus = 0.2 if facts.asked.gpu is not None else 0.0
-    return _off_gpus(facts, 0.4 * (fit / 2) + 0.6 * (idle / 2) + bonus, 2)
+    bonus = 0.2 if features.asked.gpu is not None else 0.0
+    return _off_gpus(features, 0.4 * (fit / 2) + 0.6 * (idle / 2) + bonus, 2)
 
 
 @choosing(_local_unless_chosen)
-def first_available(facts: Facts) -> Number:
-    """Take nodes as they were chosen, the latest first, then the local one, then by name."""
-    return 1.0 * facts.chosen
+def first_available(features: Features) -> Number:
+    """Choose the most recently chosen node first, then the local one, then by name."""
+    return 1.0 * features.chosen
 
 
 @choosing(_next_in_turn)
-def round_robin(facts: Facts) -> Number:
-    """Take the next node by name after the one that was chosen last."""
-    return 0.0 * facts.gpus
+def round_robin(features: Features) -> Number:
+    """Choose the next node by name after the one that was chosen last."""
+    return 0.0 * features.gpus
 
 
 @Strategy
-def fragmentation(facts: Facts) -> Number:
-    """Place so that the fewest future requests become impossible.
+def fragmentation(features: Features) -> Number:
+    """Keep the most room for future requests.
 
-    The cost of a node is what it strands of devices (idle, but of no use to the usual requests
-    with the CPU, memory and shares that remain), in coarse steps; a fine for a share that breaks a
-    whole device; one for fewer whole devices on the node; and the price of its model. Of equal
-    nodes the one with the fewest whole devices is taken; for work without GPUs, the tightest.
+    The cost of a node is the part of its devices that the request strands (idle, but useless to
+    typical requests with the CPU, memory and shares that remain), in coarse steps; a penalty for
+    breaking a whole device into shares; one for fewer whole devices on the node; and the demand for
+    its model. Among equal nodes, the one with the fewest whole devices wins; for work without GPUs,
+    the tightest fit.
     """
-    gpu = facts.asked.gpu
-    before, after = facts.served()
-    stranded = before - after - facts.taken
-    cost = _STEP * facts.floor(stranded / _STEP + 0.5)
+    gpu = features.asked.gpu
+    before, after = features.served()
+    stranded = before - after - features.taken
+    cost = _STEP * features.floor(stranded / _STEP + 0.5)
     if gpu is None:
-        tightest = _TIE * best_fit.score(facts) * (facts.gpus < 1)
-        return _off_gpus(facts, tightest - cost, 1)
-    left = facts.whole - facts.opened
+        tightest = _TIE * best_fit.score(features) * (features.gpus < 1)
+        return _off_gpus(features, tightest - cost, 1)
+    left = features.whole - features.opened
     if gpu.devices > 1:
         cost = cost + _TIGHT * left
     else:
-        cost = cost + _LEVEL * (facts.level(facts.whole) - facts.level(left))
+        cost = cost + _LEVEL * (features.level(features.whole) - features.level(left))
         if not gpu.exclusive:
-            cost = cost + _BREAK * (facts.opened > 0)
-    price = facts.model_price()
-    if not facts.mix.learned.known:
-        cost = cost + _TIE * facts.whole
-    return -(cost + _WANTED * price * price * facts.taken)
+            cost = cost + _BREAK * (features.opened > 0)
+    price = features.model_price()
+    if not features.mix.learned.known:
+        cost = cost + _TIE * features.whole
+    return -(cost + _WANTED * price * price * features.taken)
 
 
-_STEP = UNIT // 50  # smaller differences of what is stranded are ties
+_STEP = UNIT // 50  # smaller differences in stranded devices are ties
 _BREAK = UNIT // 10
-_TIGHT = UNIT // 25  # several devices go where the fewest whole ones are left over
+_TIGHT = UNIT // 25  # several devices go where the fewest whole ones remain
 _LEVEL = UNIT * 4 // 25
 _WANTED = 0.8
-_TIE = 0.01  # less than any of these
+_TIE = 0.01  # smaller than any of the others
 
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -218,7 +219,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def strategy_named(given: str | Callable[..., Sequence[float]]) -> OwnStrategy | None:
-    """The strategy of that name, or the caller's own function as it is.
+    """Return the strategy of that name, or the user's own function unchanged.
 
     None stands for the default: `fragmentation` where there are GPUs, else `best_fit`.
     """
@@ -228,7 +229,7 @@ def strategy_named(given: str | Callable[..., Sequence[float]]) -> OwnStrategy |
         raise InvalidInput("strategy", given, f"{_allowed()}, or a function")
     if given == DEFAULT:
         return None
-    found = STRATEGIES.get(given) or _from_elsewhere(given)
+    found = STRATEGIES.get(given) or _from_entry_point(given)
     if found is None:
         raise InvalidInput("strategy", given, _allowed(given))
     return found
@@ -242,13 +243,15 @@ def _allowed(given: str = "") -> str:
 
 @cache
 def _entry_points() -> Mapping[str, Any]:
-    from importlib.metadata import entry_points  # only for names that are not ours
+    from importlib.metadata import (
+        entry_points,
+    )  # slow, and needed only for names that are not built in
 
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def _from_elsewhere(name: str) -> OwnStrategy | None:
-    """A strategy that another package offers under that name."""
+def _from_entry_point(name: str) -> OwnStrategy | None:
+    """Return the strategy that another package provides under that name."""
     point = _entry_points().get(name)
     if point is None:
         return None

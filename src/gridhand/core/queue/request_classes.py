@@ -1,4 +1,4 @@
-"""Lines: waiting jobs in order, of which any may step out at any time."""
+"""Groups of waiting jobs: by request, by owner and priority, and by array."""
 
 from __future__ import annotations
 
@@ -6,121 +6,124 @@ import heapq
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gridhand.core.jobs import Job
-    from gridhand.core.refusals import Refusal
+    from gridhand.core.explain.refusal import Refusal
+    from gridhand.core.jobs.job import Job
+    from gridhand.core.model.names import JobId
 
 _FEW = 32
 
 
-class Entry:
-    """A job in the queue, for as long as it is there: made anew when it comes back.
+class QueueEntry:
+    """A job in the queue. A job that comes back to the queue gets a new entry.
 
-    `home` is the line it stands in, if any; `kind` the class in whose lines it counts.
+    `heap` is the heap that contains it, if any. `request_class` is the class it counts in.
     """
 
-    __slots__ = ("home", "job", "kind", "order")
+    __slots__ = ("heap", "job", "order", "request_class")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.order = job.number
-        self.home: Line | None = None
-        self.kind: Kind | None = None
+        self.heap: JobHeap | None = None
+        self.request_class: RequestClass | None = None
 
-    def __lt__(self, other: Entry) -> bool:
+    def __lt__(self, other: QueueEntry) -> bool:
         return self.order < other.order
 
 
-class Line:
-    """Entries, the lowest `order` first. One that steps out is dropped when it comes to the front.
+class JobHeap:
+    """Entries with the lowest `order` first, from which any entry can be removed at any time.
 
-    When most have stepped out the line closes up, so that it is never longer than twice those
-    that are there.
+    A removed entry is dropped when it comes to the front, or when more than half are removed: so
+    the heap is never much longer than twice the number of its entries.
     """
 
-    __slots__ = ("_entries", "_gone")
+    __slots__ = ("_entries", "_removed")
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._gone = 0
+        self._entries: list[QueueEntry] = []
+        self._removed = 0
 
     def __len__(self) -> int:
-        return len(self._entries) - self._gone
+        return len(self._entries) - self._removed
 
-    def push(self, entry: Entry) -> None:
-        entry.home = self
+    def push(self, entry: QueueEntry) -> None:
+        entry.heap = self
         heapq.heappush(self._entries, entry)
 
-    def first(self) -> Entry | None:
-        while self._entries and self._entries[0].home is not self:
+    def first(self) -> QueueEntry | None:
+        while self._entries and self._entries[0].heap is not self:
             heapq.heappop(self._entries)
-            self._gone -= 1
+            self._removed -= 1
         return self._entries[0] if self._entries else None
 
-    def pop(self) -> Entry | None:
-        """The first, which is then in no line."""
+    def pop(self) -> QueueEntry | None:
+        """Remove and return the first entry."""
         entry = self.first()
         if entry is not None:
             heapq.heappop(self._entries)
-            entry.home = None
+            entry.heap = None
         return entry
 
-    def step_out(self, entry: Entry) -> None:
-        """The entry may not come back: another one is made for its job."""
-        entry.home = None
-        self._gone += 1
-        if self._gone > _FEW and self._gone * 2 > len(self._entries):
-            self._entries = [one for one in self._entries if one.home is self]
+    def remove(self, entry: QueueEntry) -> None:
+        """Remove an entry. It must not be pushed again: its job needs a new entry."""
+        entry.heap = None
+        self._removed += 1
+        if self._removed > _FEW and self._removed * 2 > len(self._entries):
+            self._entries = [entry for entry in self._entries if entry.heap is self]
             heapq.heapify(self._entries)
-            self._gone = 0
+            self._removed = 0
 
 
-class OwnersLine(Line):
-    """Jobs of one owner and priority that ask for the same, and of one array if it has a limit.
+class OwnerQueue(JobHeap):
+    """Jobs of one owner, priority and request class, and of one array if that has a limit.
 
-    The queue offers its first.
+    Only its first job is a candidate.
     """
 
-    __slots__ = ("kind", "limit", "offered", "rank", "serial", "where")
+    __slots__ = ("key", "limit", "offered", "rank", "request_class", "serial")
 
-    def __init__(self, kind: Kind, limit: Limit | None, where: Where, serial: int) -> None:
+    def __init__(
+        self, request_class: RequestClass, limit: ArrayLimit | None, key: OwnerKey, serial: int
+    ) -> None:
         super().__init__()
-        self.kind, self.limit, self.where, self.serial = kind, limit, where, serial
-        self.rank = where[0]
-        self.offered: int | None = None  # the number of the job it stands for among the lines
+        self.request_class, self.limit, self.key, self.serial = request_class, limit, key, serial
+        self.rank = key[0]
+        self.offered: int | None = None  # the job number with which it is in the heap of candidates
 
-    def parking(self) -> dict[int, OwnersLine] | None:
-        """Where it is left alone for now, if its jobs are not to be tried."""
-        if self.kind.refused:
-            return self.kind.parked
+    def parking(self) -> dict[int, OwnerQueue] | None:
+        """Return where the queue must be parked if its jobs must not be tried now."""
+        if self.request_class.refused:
+            return self.request_class.parked
         if self.limit is not None and len(self.limit.running) >= self.limit.at_once:
             return self.limit.parked
         return None
 
 
-Where = tuple[int, str, str | None]  # rank, owner, and an array with a limit
+OwnerKey = tuple[int, str, str | None]  # rank of the priority, owner, array with a limit
 
 
-class Kind:
-    """A class of jobs that ask for the same, so that one answer is good for all of them."""
+class RequestClass:
+    """The jobs with equal requests: a refusal of one of them holds for all."""
 
-    __slots__ = ("key", "lines", "parked", "refused", "size", "why")
+    __slots__ = ("key", "parked", "queues", "refused", "size", "why")
 
     def __init__(self, key: object) -> None:
         self.key = key
-        self.lines: dict[Where, OwnersLine] = {}
-        self.parked: dict[int, OwnersLine] = {}  # by serial, until something is freed
+        self.queues: dict[OwnerKey, OwnerQueue] = {}
+        self.parked: dict[int, OwnerQueue] = {}  # by serial, until something is freed
         self.size = 0
         self.refused = False
         self.why: str | Refusal | None = None
 
 
-class Limit:
-    """An array of which only so many may run at once."""
+class ArrayLimit:
+    """The limit of how many jobs of an array run at once."""
 
     __slots__ = ("at_once", "parked", "running", "size")
 
     def __init__(self, at_once: int) -> None:
         self.at_once = at_once
-        self.running: set[str] = set()
-        self.parked: dict[int, OwnersLine] = {}  # by serial, until one of them has ended
-        self.size = 0  # of those in line
+        self.running: set[JobId] = set()
+        self.parked: dict[int, OwnerQueue] = {}  # by serial, until a job of the array has ended
+        self.size = 0  # number of its jobs that are ready

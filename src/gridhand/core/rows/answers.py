@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gridhand.core.changes import Change
-from gridhand.core.explanation import Explanation, Holding, NearMiss, NodeGroup
-from gridhand.core.jobviews import request_row
-from gridhand.core.refusals import Refusal
-from gridhand.core.resources import UNIT, Resources
-from gridhand.core.rowreading import node_from_row, request_from_row
-from gridhand.core.views import GpuStatus, NodeStatus, Status, node_row
+from gridhand.core.explain.explanation import Explanation, Holding, NearMiss, NodeGroup
+from gridhand.core.explain.refusal import Refusal
+from gridhand.core.explain.suggestions import Suggestion
+from gridhand.core.ledger.status import GpuStatus, NodeStatus, Status
+from gridhand.core.model.resources import UNIT, Resources
+from gridhand.core.rows.ledger import node_from_row, node_row
+from gridhand.core.rows.requests import request_from_row, request_row
 
 Row = Mapping[str, Any]
 
@@ -101,7 +101,7 @@ def _holding_row(one: Holding) -> dict[str, Any]:
     return {**one.to_dict(), "amounts": one.amounts.parts()}
 
 
-def _change_row(change: Change) -> dict[str, Any]:
+def _change_row(change: Suggestion) -> dict[str, Any]:
     return {
         "field": change.field,
         "before": change.before,
@@ -145,8 +145,8 @@ def _holding(row: Row) -> Holding:
     return Holding(**{**row, "amounts": Resources(row["amounts"])})
 
 
-def _change(row: Row) -> Change:
-    return Change(**{**row, "request": request_from_row(row["request"])})
+def _change(row: Row) -> Suggestion:
+    return Suggestion(**{**row, "request": request_from_row(row["request"])})
 
 
 # ---- refusals

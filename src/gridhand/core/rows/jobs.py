@@ -1,24 +1,32 @@
-"""Jobs as plain data: for the checker, for a bug report, and for the store to write down.
+"""Jobs as plain data and back: for the store, the checker and bug reports.
 
-What is None or empty is left out of a work, a request and an attempt: it says nothing. All else is
-spelled out, so that a row means the same when a default has changed.
+Fields that are None or empty are left out of a job spec, a request and an attempt. All others are
+spelled out, so that a row means the same after a default has changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from gridhand.core.attempts import Attempt
-from gridhand.core.gpus import GpuAsk
-from gridhand.core.jobs import Job
-from gridhand.core.requests import Request
-from gridhand.core.retries import RetryPolicy
-from gridhand.core.work import Work
+from gridhand.core.jobs.attempt import Attempt, Reason
+from gridhand.core.jobs.job import After, Condition, Job
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.jobs.spec import JobSpec, Priority
+from gridhand.core.model.names import JobId
+from gridhand.core.rows.requests import request_from_row, request_row
+
+Row = Mapping[str, Any]
+
+_REASONS = {str(reason): reason for reason in Reason}
+# Fields that earlier versions stored and never used.
+_UNUSED_OF_ATTEMPT = frozenset({"gpu_peak_bytes", "short_of"})
+_UNUSED_OF_SPEC = frozenset({"pieces", "layout"})
 
 
 def job_row(job: Job, works: dict[int, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """A job as plain data. `works` remembers those that were made, by identity."""
+    """Return the job as plain data. `works` caches the rows of job specs by identity."""
     work = None if works is None else works.get(id(job.work))
     if work is None:
         work = work_row(job.work)
@@ -37,13 +45,14 @@ def job_row(job: Job, works: dict[int, dict[str, Any]] | None = None) -> dict[st
         "reason": None if job.reason is None else str(job.reason),
         "not_before": job.not_before,
         "request": None if asks_as_submitted(job) else request_row(job.request),
-        "after": [[one.id, str(one.condition)] for one in job.after],
-        "attempts": [attempt_row(one) for one in job.attempts],
+        "after": [[dependency.id, str(dependency.condition)] for dependency in job.after],
+        "attempts": [attempt_row(attempt) for attempt in job.attempts],
         "work": work,
     }
 
 
 def asks_as_submitted(job: Job) -> bool:
+    """Return whether no retry has changed what the job requests."""
     return job.request is job.work.request or job.request == job.work.request
 
 
@@ -56,26 +65,26 @@ def attempt_row(attempt: Attempt) -> dict[str, Any]:
 
 
 _WORK = tuple(
-    one.name
-    for one in fields(Work)
-    if one.name not in ("command", "priority", "layout", "request", "retry")
+    field.name
+    for field in fields(JobSpec)
+    if field.name not in ("command", "priority", "request", "retry")
 )
 
 
-def work_row(work: Work) -> dict[str, Any]:
+def work_row(work: JobSpec) -> dict[str, Any]:
     row = bare_work_row(work) | {"command": list(work.command)}
     row["request"], row["retry"] = request_row(work.request), retry_row(work.retry)
     return row
 
 
-def bare_work_row(work: Work) -> dict[str, Any]:
-    """The row of a work without what many works have in common: its request and its retries."""
+def bare_work_row(work: JobSpec) -> dict[str, Any]:
+    """Return the row without the request and the retry policy, which many job specs share."""
     row: dict[str, Any] = {}
     for name in _WORK:
         if (value := getattr(work, name)) is not None:
             row[name] = value
     row["command"] = work.command
-    row["priority"], row["layout"] = work.priority._value_, work.layout._value_
+    row["priority"] = work.priority._value_
     return row
 
 
@@ -90,29 +99,33 @@ def retry_row(retry: RetryPolicy) -> dict[str, Any]:
     }
 
 
-def request_row(request: Request) -> dict[str, Any]:
-    """A request as plain data, amounts in parts."""
-    row = {
-        "gpu": None if request.gpu is None else _gpu_ask_row(request.gpu),
-        "node": request.node,
-        "prefer": list(request.prefer),
-        "exclude": sorted(request.exclude),
-        "labels": dict(request.labels),
-        "quality": request.quality,
-        "alternatives": [request_row(one) for one in request.alternatives],
-        "together_with": request.together_with,
-        "apart_from": list(request.apart_from),
-    }
-    given = {name: value for name, value in row.items() if value}
-    return {"amounts": request.amounts.parts(), **given}
+# ---- and back
 
 
-def _gpu_ask_row(asked: GpuAsk) -> dict[str, Any]:
-    row = {
-        "devices": asked.devices,
-        "share": asked.share,
-        "memory": asked.memory_bytes,
-        "model": asked.model,
-        "capability": None if asked.capability is None else list(asked.capability),
-    }
-    return {name: value for name, value in row.items() if value is not None}
+def job_spec_from_row(row: Row) -> JobSpec:
+    return JobSpec(
+        **{
+            **{name: value for name, value in row.items() if name not in _UNUSED_OF_SPEC},
+            "command": tuple(row["command"]),
+            "request": request_from_row(row["request"]),
+            "priority": Priority(row["priority"]),
+            "retry": _retry_from_row(row["retry"]),
+        }
+    )
+
+
+def _retry_from_row(row: Row) -> RetryPolicy:
+    on, codes = frozenset(map(Reason, row["on"])), frozenset(row["exit_codes"])
+    return RetryPolicy(**{**row, "on": on, "exit_codes": codes})
+
+
+def attempt_from_row(row: Row) -> Attempt:
+    kept = {name: value for name, value in row.items() if name not in _UNUSED_OF_ATTEMPT}
+    for name in {"stopping", "reason"} & kept.keys():
+        kept[name] = _REASONS[kept[name]]
+    return Attempt(**kept)
+
+
+def dependency_from_row(row: Sequence[str]) -> After:
+    id, condition = row
+    return After(JobId(id), Condition(condition))

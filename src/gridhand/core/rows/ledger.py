@@ -1,29 +1,73 @@
-"""Plain data read back into the values of the core: what `views` and `jobviews` write.
+"""Nodes, allocations and events as plain data and back, amounts in parts.
 
-Rows come from a store or over a connection, so nothing is imported here that only one of them has.
-Who does not trust the one who sent a row checks the value that comes out.
+The store, the API and the checker read and write the same rows. A reader that does not trust the
+sender of a row checks the value that comes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
-from gridhand.core.allocations import Allocation, Lifetime, State
-from gridhand.core.gpus import DeviceHold, Gpu, GpuAsk, GpuHealth
-from gridhand.core.nodes import Health, Node
-from gridhand.core.requests import Request
-from gridhand.core.resources import Resources
+from gridhand.core.ledger.allocations import Allocation, AllocationState, Lifetime
+from gridhand.core.ledger.devices import DeviceHold
+from gridhand.core.model.gpus import Gpu, GpuHealth
+from gridhand.core.model.names import AllocationId
+from gridhand.core.model.nodes import Health, Node
+from gridhand.core.model.resources import Resources
 
 Row = Mapping[str, Any]
 
+_STATES = {str(state): state for state in AllocationState}  # much faster than calling the enums
+_LIFETIMES = {str(lifetime): lifetime for lifetime in Lifetime}
+
+
+class Event(NamedTuple):
+    """One change as it was stored. `row` is the new row, or None for a removed node.
+
+    Of a job only `job.submitted` has its work; the row of a later event builds on it.
+    """
+
+    number: int
+    at: int
+    kind: str
+    subject: str
+    owner: str
+    op_id: str | None
+    why: str
+    row: dict[str, Any] | None
+
+
+# ---- nodes
+
+
+def node_row(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "capacity": node.capacity.parts(),
+        "devices": [_gpu_row(gpu) for gpu in node.gpus],
+        "labels": dict(node.labels),
+        "price": node.price,
+        "address": node.address,
+        "health": str(node.health),
+        "draining": node.draining,
+    }
+
+
+def _gpu_row(gpu: Gpu) -> dict[str, Any]:
+    row = asdict(gpu)
+    row["memory"] = row.pop("memory_bytes")
+    row["capability"] = None if gpu.capability is None else list(gpu.capability)
+    row["health"] = str(gpu.health)
+    return row
+
 
 def node_from_row(row: Row) -> Node:
-    """What `node_row` was made of."""
     return Node(
         name=row["name"],
         capacity=Resources(row["capacity"]),
-        gpus=tuple(gpu_from_row(gpu) for gpu in row["devices"]),
+        gpus=tuple(map(_gpu_from_row, row["devices"])),
         labels=dict(row["labels"]),
         price=row["price"],
         address=row["address"],
@@ -32,7 +76,7 @@ def node_from_row(row: Row) -> Node:
     )
 
 
-def gpu_from_row(row: Row) -> Gpu:
+def _gpu_from_row(row: Row) -> Gpu:
     return Gpu(
         id=row["id"],
         index=row["index"],
@@ -43,43 +87,57 @@ def gpu_from_row(row: Row) -> Gpu:
     )
 
 
+# ---- allocations
+
+
+def allocation_row(allocation: Allocation) -> dict[str, Any]:
+    return {
+        "id": allocation.id,
+        "number": allocation.number,
+        "epoch": allocation.epoch,
+        "owner": allocation.owner,
+        "holder": allocation.holder,
+        "node": allocation.node,
+        "amounts": allocation.amounts.parts(),
+        "devices": [device_row(hold) for hold in allocation.devices],
+        "state": str(allocation.state),
+        "lifetime": str(allocation.lifetime),
+        "deadline": allocation.deadline,
+        "ttl": allocation.ttl_ms,
+        "group": allocation.group,
+        "asked": allocation.asked,
+        "quality": allocation.quality,
+        "made_at": allocation.made_at,
+    }
+
+
+def device_row(hold: DeviceHold) -> dict[str, Any]:
+    return {
+        "device": hold.device,
+        "share": hold.share,
+        "memory": hold.memory_bytes,
+        "exclusive": hold.exclusive,
+    }
+
+
 def allocation_from_row(row: Row) -> Allocation:
-    """What `allocation_row` was made of."""
+    return make_allocation(row, Resources(row["amounts"]), device_holds(row["devices"]))
+
+
+def make_allocation(row: Row, amounts: Resources, devices: tuple[DeviceHold, ...]) -> Allocation:
+    """Make an allocation of a row whose amounts and devices are read already.
+
+    The id is made of the epoch and the number, so a table needs no column for it.
+    """
+    number, epoch = row["number"], row["epoch"]
     return Allocation(
-        row["id"], row["number"], row["epoch"], row["owner"], row["holder"], row["node"],
-        Resources(row["amounts"]), tuple(map(_hold, row["devices"])), State(row["state"]),
-        Lifetime(row["lifetime"]), row["deadline"], row["ttl"], row["group"], row["asked"],
-        row["quality"], row["made_at"],
+        AllocationId(f"a{epoch}-{number}"), number, epoch, row["owner"], row["holder"], row["node"],
+        amounts, devices, _STATES[row["state"]], _LIFETIMES[row["lifetime"]],
+        row["deadline"], row["ttl"], row["group"], row["asked"], row["quality"], row["made_at"],
     )  # fmt: skip
 
 
-def _hold(row: Row) -> DeviceHold:
-    return DeviceHold(row["device"], row["share"], row["memory"], row["exclusive"])
-
-
-def request_from_row(row: Row) -> Request:
-    """What `request_row` was made of."""
-    gpu = row.get("gpu")
-    return Request(
-        amounts=Resources(row["amounts"]),
-        gpu=None if gpu is None else _gpu_ask(gpu),
-        node=row.get("node"),
-        prefer=tuple(row.get("prefer", ())),
-        exclude=frozenset(row.get("exclude", ())),
-        labels=dict(row.get("labels", {})),
-        quality=row.get("quality"),
-        alternatives=tuple(map(request_from_row, row.get("alternatives", ()))),
-        together_with=row.get("together_with"),
-        apart_from=tuple(row.get("apart_from", ())),
-    )
-
-
-def _gpu_ask(row: Row) -> GpuAsk:
-    least = row.get("capability")
-    return GpuAsk(
-        devices=row["devices"],
-        share=row["share"],
-        memory_bytes=row.get("memory"),
-        model=row.get("model"),
-        capability=None if least is None else tuple(least),
+def device_holds(rows: Iterable[Row]) -> tuple[DeviceHold, ...]:
+    return tuple(
+        DeviceHold(row["device"], row["share"], row["memory"], row["exclusive"]) for row in rows
     )

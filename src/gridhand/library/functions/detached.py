@@ -1,44 +1,47 @@
-"""Calls that outlive the program that made them: each is a job, and its result a file.
+"""Detached calls, which outlive the program that made them: each is a job, and its result a file.
 
 The function and its arguments are written into a folder that only their owner can open. The job's
-command names it, so whoever knows the job's id finds the result, in any later program.
+command names the folder, so a later program finds the result by the job's id.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import shutil
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from gridhand.core.errors import CallFailed, GridError, InvalidInput
+from gridhand.core.errors import CallFailed, InvalidInput
 from gridhand.home import Home
-from gridhand.library.children import program
-from gridhand.library.functions import unsendable
-from gridhand.library.jobs import Job, pauses
-from gridhand.library.slots import NAMED, how_ended
-from gridhand.library.submitting import Submitting, submission, with_jobs
-from gridhand.library.taskfuture import NoArgument, with_values
-from gridhand.worker import once
-from gridhand.worker.failing import raised
-from gridhand.worker.values import dumps
+from gridhand.library.functions.future import NoArgument
+from gridhand.library.functions.nested_futures import refuse_closure, with_values
+from gridhand.library.functions.pickled_function import packed_call
+from gridhand.library.job_handle import Job, poll_pauses
+from gridhand.library.pool.local_workers import program
+from gridhand.library.pool.slots import NAMED, how_ended
+from gridhand.library.submission import RemoteSubmit, submission, with_jobs
+from gridhand.worker import detached_call
+from gridhand.worker.errors import raised
+from gridhand.worker.old_names import loads
 
 if TYPE_CHECKING:
-    from gridhand.library.calling import HasCaller
-    from gridhand.library.tasks import Task
+    from gridhand.library.functions.function_runner import HasRunner
+    from gridhand.library.functions.task import Task
+
+R = TypeVar("R")
 
 _KEPT_S = 30 * 86_400
 _ONCE = "--once"
 
 
-class DetachedCall(NoArgument):
-    """A call that goes on without this program. Its `id` is all that is needed to find it again."""
+class DetachedCall(NoArgument, Generic[R]):
+    """A call that goes on without this program. `grid.result(id)` finds it again by its `id`."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -49,28 +52,53 @@ class DetachedCall(NoArgument):
 
     @property
     def state(self) -> str:
-        """As of now: `queued`, `running`, `succeeded`, `failed`, `cancelled` or `lost`."""
+        """The present state: `queued`, `running`, `succeeded`, `failed`, `cancelled` or `lost`."""
         return self.job.refresh().state
 
     def done(self) -> bool:
         return self.job.refresh().done
 
     def cancel(self) -> bool:
-        """End it, even if it runs; whether it had not ended before."""
+        """End the call, even if it runs; return whether it had not ended before."""
         return not self.done() and self.job.cancel() is self.job
 
-    def result(self, timeout: float | None = None) -> Any:
-        """What the function returned, or the error it met, once it has ended."""
-        return result_of(self.job.wait(timeout))
+    def cancelled(self) -> bool:
+        return self.job.refresh().state == "cancelled"
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        """The same. Whoever awaits it and is cancelled leaves the call as it is."""
+    def running(self) -> bool:
+        return self.job.refresh().state == "running"
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the call; return what the function returned, or raise its error."""
+        return cast("R", result_of(self.job.wait(timeout)))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call; return the error of the function, or None if it has a result."""
+        job = self.job.wait(timeout)
+        try:
+            result_of(job)
+        except CancelledError:
+            raise
+        except BaseException as error:
+            return error
+        return None
+
+    def add_done_callback(self, fn: Callable[[DetachedCall[R]], object]) -> None:
+        """Call `fn` with this call, in a thread of its own, once it has ended."""
+        threading.Thread(target=self._call_back, args=(fn,), daemon=True).start()
+
+    def _call_back(self, fn: Callable[[DetachedCall[R]], object]) -> None:
+        self.job.wait()
+        fn(self)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        """Wait for the result. Cancelling the wait leaves the call as it is."""
         return self._awaited().__await__()
 
-    async def _awaited(self) -> Any:
+    async def _awaited(self) -> R:
         import asyncio
 
-        for pause in pauses():
+        for pause in poll_pauses():
             if await asyncio.to_thread(self.done):
                 break
             await asyncio.sleep(pause)
@@ -87,35 +115,30 @@ class DetachedCall(NoArgument):
 
 
 def submit_detached(
-    grid: HasCaller, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> DetachedCall:
-    """Values of other tasks are waited for, and written down with the call."""
+    grid: HasRunner, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> DetachedCall[Any]:
+    """Submit a call as a job. Wait for futures among its arguments: values are written down."""
     remote = with_jobs(grid._backend)
     name, options = task._name, task._options
     if not task.request.resources:
         raise InvalidInput("cpu", 0, "more than 0 with detach=True, which makes it a job")
+    refuse_closure(task._code)
     values = with_values(args), with_values(kwargs)
-    try:
-        code = bytes(dumps(task._to_send()))
-        arguments = bytes(dumps(values))
-    except GridError:
-        raise
-    except Exception as error:
-        raise unsendable(name, "the function or an argument", error) from error
+    code, arguments = packed_call(task._to_send(), *values, name)
     folder = tempfile.mkdtemp(prefix="", dir=_calls())
-    file = once.write_call(
+    file = detached_call.write_call(
         folder, [one for one in sys.path if isinstance(one, str)], code, arguments
     )
     named: dict[str, Any] = {
         **NAMED,
         "name": name,
-        "time_limit": options.timeout,
+        "timeout": options.timeout,
         "retries": options.retries,
     }
     command = program(_ONCE, file)
     body = submission(command, task.request, {}, local=True, **{**named, "detach": True})
     try:
-        made = remote.call(Submitting(grid._calls.owner, None, body))
+        made = remote.run(RemoteSubmit(grid._operations.owner, None, body))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -123,36 +146,41 @@ def submit_detached(
 
 
 def result_of(job: Job) -> Any:
-    """What a call returned that was detached, or its error. The job must have ended."""
-    file = _file_of(job)
+    """Return what a detached call returned, or raise its error. The job must have ended."""
+    folder_fd = _open_folder(job)
     try:
-        how, data = once.read_result(os.path.dirname(file))
+        how, data = detached_call.read_result(folder_fd)
     except FileNotFoundError:
         if job.state == "cancelled":
             raise CancelledError(f"job {job.id} was cancelled") from None
         raise how_ended(job.name or "", job.facts) from None
-    if how == once.RETURNED:
-        return pickle.loads(data)
+    finally:
+        os.close(folder_fd)
+    if how == detached_call.RETURNED:
+        return loads(data)
     raise raised(data, job.name or "")
 
 
-def _file_of(job: Job) -> str:
-    """Where its call is. Only what is our own is ever read."""
+def _open_folder(job: Job) -> int:
+    """Return the folder of the call of a job, open. Only files of our own user are ever read."""
     command = job.command
     if len(command) < 2 or command[-2] != _ONCE:
         raise InvalidInput("job", job.id, "one that is a call of a task with detach=True")
     try:
-        found = os.stat(os.path.dirname(command[-1]))
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        folder_fd = os.open(os.path.dirname(command[-1]), flags)
     except OSError as error:
         gone = f"the result of job {job.id} is not there any more"
         raise CallFailed(job.name or "", "forgotten", gone) from error
+    found = os.fstat(folder_fd)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        os.close(folder_fd)
         raise CallFailed(job.name or "", "foreign", f"job {job.id} is another user's")
-    return command[-1]
+    return folder_fd
 
 
 def _calls() -> str:
-    """The folder of all such calls. Those that nobody wants to know of any more go."""
+    """Return the folder of all detached calls; remove those that are too old."""
     folder = os.path.join(Home.find().folder, "calls")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for name in os.listdir(folder):

@@ -1,19 +1,22 @@
-"""TaskFuture: the result of a task to come, which may be given to another task as it is."""
+"""TaskFuture: the result of a task to come, which can be an argument of another task."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Container, Generator, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gridhand.core.errors import CallFailed
 from gridhand.core.html import sheet
-from gridhand.library.shapes import CallFuture, begin, force_cancel
+from gridhand.library.functions.future_state import force_cancel, mark_running
+from gridhand.library.pool.shape import CallFuture
 
 if TYPE_CHECKING:
-    from gridhand.library.caller import Caller, Returned, Value
+    from gridhand.library.functions.function_runner import FunctionRunner, Returned, Value
 
 R = TypeVar("R")
 
@@ -21,18 +24,24 @@ _NOT_LOADED = object()
 
 
 class _InItsThread(partial[Any]):
-    """A callback that is called by the loop of whoever has added it."""
+    """A callback that is called in the event loop it was added in."""
 
 
 class TaskFuture(CallFuture, Generic[R]):
-    """A `concurrent.futures.Future` that can also be awaited.
+    """The result of a task: a `concurrent.futures.Future` that can also be awaited.
 
-    The value stays where the task has put it until somebody asks for it here. Given to another
-    task, as an argument or inside of a list or a dictionary, it makes that one wait for it, and is
-    read by the process that runs it.
+    The value stays where the task has put it until `result` is called here. As an argument of
+    another task, alone or in a list or a dictionary, the future makes that task wait for it; the
+    value is read by the process that runs that task.
+
+    >>> future = square.submit(3)  # doctest: +SKIP
+    >>> future.result(timeout=10)  # doctest: +SKIP
+    9
+    >>> future.node  # doctest: +SKIP
+    'workstation'
     """
 
-    def __init__(self, caller: Caller, name: str) -> None:
+    def __init__(self, caller: FunctionRunner, name: str) -> None:
         super().__init__()
         self._caller = caller
         self._name = name
@@ -40,7 +49,7 @@ class TaskFuture(CallFuture, Generic[R]):
         self._loaded: Any = _NOT_LOADED
 
     def result(self, timeout: float | None = None) -> R:
-        """What the task returned, or the error it met."""
+        """Return what the task returned, or raise its error. Wait for it if it is not done."""
         if self._loaded is _NOT_LOADED:
             try:
                 returned = super().result(timeout)
@@ -60,12 +69,12 @@ class TaskFuture(CallFuture, Generic[R]):
         if error is None:
             try:
                 self.result()
-            except Exception as found:  # it came, and cannot be read here
-                return found
+            except Exception as unreadable:
+                return unreadable
         return error
 
     def _standing(self) -> str:
-        """What it does while somebody waits for it in vain."""
+        """Return what the call is doing, for the error of a wait that timed out."""
         one = self._inner or self
         call = one.call if isinstance(one, CallFuture) else None
         name = self._name or "the call"
@@ -76,20 +85,20 @@ class TaskFuture(CallFuture, Generic[R]):
         return f"{name} still waits for {waits_for}"
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Who finds no place is told why, as by `allocate`: that is not about one call."""
+        """Set the error. Of a call that found no place, that is the reason, as for `allocate`."""
         if isinstance(exception, CallFailed) and exception.reason == "not_placed":
             exception = exception.__cause__ or exception
         super().set_exception(exception)
 
     def cancel(self) -> bool:
-        """Whether it was taken back before it began; one that runs goes on."""
+        """Withdraw the call if it has not begun; return whether it was. One that runs goes on."""
         inner = self._inner
         if inner is not None and not inner.cancel() and not inner.done():
             return False
         return super().cancel()
 
     def stop(self) -> None:
-        """End it even if it runs. It then counts as cancelled."""
+        """End the call even if it runs. It then counts as cancelled."""
         inner, self._inner = self._inner, None
         if self.call is not None:
             self._caller.stop(self)
@@ -97,7 +106,7 @@ class TaskFuture(CallFuture, Generic[R]):
             self._caller.stop(inner)
 
     def follow(self, inner: Future[Returned]) -> None:
-        """End as the other one does."""
+        """Take over the outcome of another future."""
         self._inner = inner
         inner.add_done_callback(self._take_over)
 
@@ -107,7 +116,7 @@ class TaskFuture(CallFuture, Generic[R]):
         error = None if inner.cancelled() else inner.exception()
         if inner.cancelled():
             force_cancel(self)
-        elif begin(self):
+        elif mark_running(self):
             if error is None:
                 self.set_result(inner.result())
             else:
@@ -115,12 +124,12 @@ class TaskFuture(CallFuture, Generic[R]):
 
     @property
     def node(self) -> str | None:
-        """Where it ran, once it has."""
+        """The node that it ran on; None before it has ended well."""
         return self._returned.node if self._ended_well else None
 
     @property
     def value(self) -> Value:
-        """What it returned, as it came: for one who passes it on, and does not look at it."""
+        """The value as it came, to be passed on without being loaded here."""
         return self._returned.value
 
     @property
@@ -132,7 +141,7 @@ class TaskFuture(CallFuture, Generic[R]):
         return self.done() and not self.cancelled() and super().exception() is None
 
     def add_done_callback(self, fn: Callable[..., Any]) -> None:
-        """As for any future. `asyncio.wait` wants to be told in its own thread."""
+        """Add a callback, as for any future. Those of `asyncio.wait` run in its event loop."""
         if getattr(fn, "__module__", None) == "asyncio.tasks":
             import asyncio
 
@@ -140,7 +149,7 @@ class TaskFuture(CallFuture, Generic[R]):
         super().add_done_callback(fn)
 
     def remove_done_callback(self, fn: Callable[..., Any]) -> int:
-        """How many there were of these: for `asyncio.wait`."""
+        """Remove a callback and return how often it was there, as `asyncio.wait` needs."""
         with self._condition:
             had: list[Any] = vars(self)["_done_callbacks"]
             left = [one for one in had if (one.args[0] if type(one) is _InItsThread else one) != fn]
@@ -161,7 +170,12 @@ class TaskFuture(CallFuture, Generic[R]):
             raise
 
     def __reduce__(self) -> Any:
-        """As an argument it is what it stands for."""
+        """Pickle the value instead: an argument of a task stands for what it returned."""
+        if self not in getattr(_sending, "futures", (self,)):
+            raise TypeError(
+                f"the future of {self._name or 'a task'} is inside of an object where it cannot be"
+                " waited for: give it in a list, a dictionary or a dataclass"
+            )
         if not self._ended_well:
             raise TypeError(
                 f"the future of {self._name or 'a task'} is not done: wait for it first"
@@ -177,7 +191,7 @@ class TaskFuture(CallFuture, Generic[R]):
         return text.replace(" state=", f" {self._name} state=", 1) if self._name else text
 
     def _repr_html_(self) -> str:
-        """What is known without waiting for it, or fetching what it returned."""
+        """Show what is known without waiting for the call, or loading its value."""
         error = super().exception() if self.done() and not self.cancelled() else None
         state = "failed" if error is not None else self._state.lower().replace("_", " ")
         value = reprlib.repr(self._loaded) if self._loaded is not _NOT_LOADED else None
@@ -185,45 +199,32 @@ class TaskFuture(CallFuture, Generic[R]):
         return sheet(f"{self._name or 'call'}: {state}", rows)
 
 
+_sending = threading.local()
+
+
+@contextmanager
+def sending_only(futures: Container[TaskFuture[Any]]) -> Iterator[None]:
+    """Have futures refuse to be pickled in this thread, except these, which were waited for.
+
+    Whether a call is accepted must not depend on whether a future happens to be done.
+    """
+    before = vars(_sending).get("futures")
+    _sending.futures = futures
+    try:
+        yield
+    finally:
+        if before is None:
+            del _sending.futures
+        else:
+            _sending.futures = before
+
+
 class NoArgument:
-    """What stands for a value, but not as an argument of a task."""
-
-
-def depends_on(args: Any, found: list[TaskFuture[Any]]) -> None:
-    """Collect the futures among arguments, also those inside of plain containers."""
-    for one in args.values() if type(args) is dict else args:
-        if isinstance(one, TaskFuture):
-            found.append(one)
-        elif type(one) in CONTAINERS:
-            depends_on(one, found)
-        elif isinstance(one, _REFUSED):
-            raise _refused(one)
-
-
-def with_values(one: Any) -> Any:
-    """The same with the values of the futures in it; waits for those that are not done."""
-    if isinstance(one, TaskFuture):
-        return one.result()
-    if isinstance(one, _REFUSED):
-        raise _refused(one)
-    if type(one) is dict:
-        return {key: with_values(value) for key, value in one.items()}
-    return type(one)(map(with_values, one)) if type(one) in CONTAINERS else one
-
-
-def _refused(one: object) -> TypeError:
-    return TypeError(
-        f"{one!r} cannot be an argument of a task: give what its result() returns, or a future"
-        " that a task's submit() returned"
-    )
-
-
-CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
-_REFUSED = (NoArgument, Future)
+    """Base of what stands for a value, but cannot be an argument of a task."""
 
 
 def error_of(future: TaskFuture[Any]) -> BaseException | None:
-    """What it met, without a look at its value."""
+    """Return the error of a future that is done, without loading its value."""
     try:
         return Future.exception(future)
     except CancelledError as error:

@@ -1,7 +1,7 @@
-"""Values that workers returned, kept as they came until somebody needs them here.
+"""Values that workers returned, kept as bytes until they are needed in this process.
 
-As an argument of another call such a value is pickled as what it stands for: a worker that reads
-it gets the value itself, from the message or from the file where another worker has put it.
+As an argument of another call such a value is pickled as a reference: the worker that reads it gets
+the value itself, from the message or from the file where another worker has put it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from gridhand.core.errors import GridClosed
-from gridhand.worker import values
+from gridhand.worker import encoded_values
 from gridhand.worker.wire import FILE
 
 Reading = tuple[Callable[[int, bytes], Any], tuple[int, bytes]]
 
 
 class InlineValue:
-    """A small one, as bytes."""
+    """A small value, as bytes."""
 
     __slots__ = ("_data", "_kind")
 
@@ -31,22 +31,22 @@ class InlineValue:
         self._data = data
 
     def load(self) -> Any:
-        return values.load(self._kind, self._data)
+        return encoded_values.load(self._kind, self._data)
 
     @property
-    def packed(self) -> values.Packed:
-        """As it is sent."""
+    def packed(self) -> encoded_values.Packed:
+        """The value as it is sent."""
         return self._kind, self._data
 
     def drop(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is no file to remove."""
 
     def __reduce__(self) -> Reading:
-        return values.load, (self._kind, self._data)
+        return encoded_values.load, (self._kind, self._data)
 
 
 class FileValue:
-    """A large one, in a file that is removed with it."""
+    """A large value in a file, which is removed with this object."""
 
     __slots__ = ("__weakref__", "_contents", "_path")
 
@@ -59,7 +59,7 @@ class FileValue:
     def load(self) -> Any:
         if self._contents is None and not self._path:
             raise GridClosed("this value was dropped", hint="Load it before.")
-        return values.read(self._contents or values.mapped(self._path))
+        return encoded_values.read(self._contents or encoded_values.mapped(self._path))
 
     def drop(self) -> None:
         path, self._path = self._path, ""
@@ -69,10 +69,10 @@ class FileValue:
                 os.unlink(path)
 
     def keep(self) -> None:
-        """Its file is about to go: have its contents for as long as this is there."""
+        """Map the file, which is about to be removed, for as long as this object lives."""
         if self._path:
             with contextlib.suppress(OSError, ValueError):
-                self._contents = values.mapped(self._path)
+                self._contents = encoded_values.mapped(self._path)
             self._path = ""
 
     @property
@@ -85,7 +85,7 @@ class FileValue:
                 "this value is not where workers can read it any more",
                 hint="Give what load() returns.",
             )
-        return values.load, (FILE, os.fsencode(self._path))
+        return encoded_values.load, (FILE, os.fsencode(self._path))
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be about to end
@@ -102,19 +102,19 @@ def _all_alive() -> list[FileValue]:
 
 
 def keep_those_in(folders: list[str]) -> None:
-    """These folders are about to be removed."""
+    """Keep the values in these folders, which are about to be removed."""
     for value in _all_alive():
         if os.path.dirname(value.path) in folders:
             value.keep()
 
 
 def paths_held() -> set[str]:
-    """The files of all values that somebody has."""
+    """Return the paths of all values that are still referred to."""
     return {value.path for value in _all_alive()}
 
 
 def _after_fork() -> None:
-    """The files belong to the process we were forked from."""
+    """Let go of the files in a child process: they belong to its parent."""
     global _adding
     _adding = threading.Lock()
     for value in list(_alive):

@@ -1,4 +1,7 @@
-"""Work that is written in steps, done by a task of an event loop."""
+"""Drive a step generator from an asyncio task.
+
+Apart from `steps`, so that programs without asyncio do not import it.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +9,43 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gridhand.core.calls import Call
-from gridhand.library.steps import Result, Steps, Wait
+from gridhand.core.operations import Operation
+from gridhand.library.graphs.steps import Result, Steps, Wait
 
 
 class LoopInbox:
-    """Messages for work that a task drives."""
+    """An inbox that an asyncio task reads. Any thread may put a message."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._found: list[Any] = []
-        self._there = asyncio.Event()
+        self._messages: list[Any] = []
+        self._arrived = asyncio.Event()
 
     def put(self, message: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(self._put, message)
-        except RuntimeError:  # the loop has ended, and the work with it
+        except RuntimeError:  # the loop is closed, so nobody reads any more
             return
 
     def _put(self, message: Any) -> None:
-        self._found.append(message)
-        self._there.set()
+        self._messages.append(message)
+        self._arrived.set()
 
     async def take(self, seconds: float | None) -> list[Any]:
         try:
             async with asyncio.timeout(seconds):
-                await self._there.wait()
+                await self._arrived.wait()
         except TimeoutError:
             pass
-        self._there.clear()
-        found, self._found = self._found, []
-        return found
+        self._arrived.clear()
+        messages, self._messages = self._messages, []
+        return messages
 
 
 async def drive_async(
-    work: Steps[Result], ask: Callable[[Call[Any]], Awaitable[Any]], inbox: LoopInbox
+    work: Steps[Result], ask: Callable[[Operation[Any]], Awaitable[Any]], inbox: LoopInbox
 ) -> Result:
-    """Do the work in this task, and come back with its result."""
+    """Run the generator in this task and return its result."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -54,6 +57,6 @@ async def drive_async(
             result: Result = end.value
             return result
         except BaseException as raised:
-            if getattr(work, "gi_frame", None) is None:  # the work itself has ended with it
+            if getattr(work, "gi_frame", None) is None:  # raised by the generator itself
                 raise
             error = raised

@@ -1,7 +1,7 @@
-"""What the functions of a graph hold: each its own while it runs, or all of it from the beginning.
+"""Claim the resources of a graph's functions: each as it runs, or all before the first starts.
 
-Functions that go together are sent to one node. By step, that node is chosen when the first of
-them may start: one with room for all of them, if there is one. It is chosen anew if it is lost.
+Collocated functions go to one node. Claimed by step, that node is chosen when the first of them is
+ready: a node with room for all of them, if there is one. It is chosen again if the node is lost.
 """
 
 from __future__ import annotations
@@ -10,90 +10,90 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gridhand.core.allocations import Move
 from gridhand.core.errors import InvalidInput, NeverFits, NoRoom
-from gridhand.core.graphs import Collocated, Function, Group, grouped
-from gridhand.library.calls import MOST_IN_A_GROUP
-from gridhand.library.steps import Steps
+from gridhand.core.graph.function import Collocated, Function, Group, grouped
+from gridhand.core.ledger.allocations import AllocationMove
+from gridhand.core.model.names import NodeName
+from gridhand.core.operations import GetStatus, ListAllocations
+from gridhand.library.graphs.steps import Steps
+from gridhand.library.ledger_methods import MOST_IN_A_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridhand.core.allocations import Allocation
-    from gridhand.core.graphnodes import Cluster
-    from gridhand.core.graphrun import GraphRun
-    from gridhand.core.requests import Request
-    from gridhand.core.views import Status
-    from gridhand.library.backend import Backend
-    from gridhand.library.calls import Calls
+    from gridhand.core.graph.cluster import GraphCluster
+    from gridhand.core.graph.graph_run import GraphRun
+    from gridhand.core.ledger.allocations import Allocation
+    from gridhand.core.ledger.status import Status
+    from gridhand.core.model.requests import Request
+    from gridhand.library.ledger_methods import LedgerMethods
 
 _LONGEST_WAIT_S = 600.0
-_PLAN_S = 2.0  # how long a plan of where to put all is held on to
+_PLAN_S = 2.0  # how long to wait for one assignment before making another
 
 
 class Claim(NamedTuple):
-    """What a call is to ask for, and the id of what is held for it already."""
+    """The request of a call, and the id of the allocation it runs in, if one is held already."""
 
     request: Request
     held: str = ""
 
 
 class Claims(Protocol):
-    """How a run comes by what its functions need."""
+    """How a run obtains the resources of its functions."""
 
     def open(self) -> Steps[None]:
-        """Before anything runs: refuse what can never run, and hold what is held throughout."""
+        """Refuse what can never run, and claim what is held for the whole run."""
 
     def claims(self, ids: Sequence[str]) -> Steps[dict[str, Claim]]:
-        """For functions that are about to start."""
+        """Return the claims of functions that are about to start."""
 
     def lost(self, id: str, claim: Claim, *, placed: bool) -> bool:
-        """It was lost, or could not be placed. Whether it was our choice that it went there."""
+        """Note that a call was lost or not placed; return whether it may go to another node."""
 
     def stranded(self) -> Steps[list[str]]:
-        """Those that were sent to a node that is down by now, and are to be sent elsewhere."""
+        """Return the calls that were sent to a node that is down now."""
 
     def close(self) -> Steps[None]:
-        """Give back what is held throughout."""
+        """Release what is held for the whole run."""
 
 
-def looked(backend: Backend) -> Steps[Cluster]:
-    """The nodes and what is held on them, as of now."""
-    from gridhand.core.graphnodes import Cluster  # with numpy, which not everybody needs
+def read_cluster() -> Steps[GraphCluster]:
+    """Return the nodes and what is held on them now."""
+    from gridhand.core.graph.cluster import GraphCluster  # imports numpy
 
-    status: Status = yield backend.status()
-    held: list[Allocation] = yield backend.allocations()
-    return Cluster((one.node for one in status.nodes), held)
+    status: Status = yield GetStatus()
+    held: list[Allocation] = yield ListAllocations()
+    return GraphCluster((one.node for one in status.nodes), held)
 
 
 class ByStep:
-    """Each function holds its own from when it may start to when it has ended."""
+    """Each function holds its resources from when it starts to when it ends."""
 
-    def __init__(self, run: GraphRun, calls: Calls) -> None:
+    def __init__(self, run: GraphRun, calls: LedgerMethods) -> None:
         self._run = run
-        self._backend = calls.backend
         self._requests = {id: run.functions[id].asked() for id in run.plans}
         self._groups = _groups(run)
         self._of = {id: group for group in self._groups for id in group.ids}
-        self._chosen: dict[str, str] = {}  # the node of a group, by its first function
+        self._chosen: dict[str, NodeName] = {}  # the node of a group, by its first function
 
     def open(self) -> Steps[None]:
-        from gridhand.core.graphnodes import Cluster
+        from gridhand.core.graph.cluster import GraphCluster
 
-        status: Status = yield self._backend.status()
-        Cluster(one.node for one in status.nodes).check(self._groups)
+        status: Status = yield GetStatus()
+        GraphCluster(one.node for one in status.nodes).check(self._groups)
 
     def claims(self, ids: Sequence[str]) -> Steps[dict[str, Claim]]:
         new = {self._of[id].ids[0]: self._of[id] for id in ids if self._to_choose(self._of[id])}
         if new:
-            cluster = yield from looked(self._backend)
+            cluster = yield from read_cluster()
             self._choose(new.values(), cluster)
         return {id: Claim(self._placed(id)) for id in ids}
 
     def _to_choose(self, group: Group) -> bool:
-        return _goes_along(group) and group.ids[0] not in self._chosen
+        return _is_movable(group) and group.ids[0] not in self._chosen
 
-    def _choose(self, groups: Iterable[Group], cluster: Cluster) -> None:
+    def _choose(self, groups: Iterable[Group], cluster: GraphCluster) -> None:
         run = self._run
         for first, node in self._chosen.items():
             for one in self._of[first].functions:
@@ -113,13 +113,13 @@ class ByStep:
         group = self._of[id]
         if not placed and self._chosen.get(group.ids[0]) == claim.request.node:
             self._chosen.pop(group.ids[0], None)
-        return _goes_along(group)
+        return _is_movable(group)
 
     def stranded(self) -> Steps[list[str]]:
         left = {first: node for first, node in self._chosen.items() if self._is_left(first)}
         if not left:
             return []
-        cluster = yield from looked(self._backend)
+        cluster = yield from read_cluster()
         down = [first for first, node in left.items() if cluster.is_down(node)]
         for first in down:
             del self._chosen[first]
@@ -132,26 +132,25 @@ class ByStep:
         yield from ()
 
 
-class AsAWhole:
-    """Everything is held from before the first function starts to after the last has ended.
+class WholeGraph:
+    """All resources are held from before the first function starts until the last has ended.
 
-    Where they go is chosen as Handoff does, on what is free now; and all of it is granted in one
-    step, or none. If it does not fit now, it is waited for.
+    Nodes are assigned as Handoff does, from what is free now, and everything is granted in one
+    transaction or not at all. If it does not fit now, the run waits.
     """
 
     def __init__(
-        self, run: GraphRun, calls: Calls, run_id: str, left_s: Callable[[], float | None]
+        self, run: GraphRun, calls: LedgerMethods, run_id: str, left_s: Callable[[], float | None]
     ) -> None:
-        """`left_s` tells how much time is left, and raises when there is none."""
+        """`left_s` returns the seconds left and raises when there are none."""
         self._run = run
         self._run_id = run_id
         self._calls = calls
-        self._backend = calls.backend
         self._left_s = left_s
         self._together = any(len(one.functions) > 1 for one in _groups(run))
         self._claims: dict[str, Claim] = {}
-        self._holding: list[str] = []  # one of each group that was granted
-        self._holder = ""  # under whose name something may be held that we do not know of
+        self._holding: list[str] = []  # one allocation of each granted group
+        self._holder = ""  # the holder of a group whose grant is still unknown
         self._asked = 0
         self._doubtful = False
 
@@ -161,7 +160,7 @@ class AsAWhole:
     def claims(self, ids: Sequence[str]) -> Steps[dict[str, Claim]]:
         if self._doubtful:
             self._doubtful = False
-            gone = yield from self._gone(dict.fromkeys((*ids, *self._run.left())))
+            gone = yield from self._no_longer_held(dict.fromkeys((*ids, *self._run.left())))
             if gone:
                 yield from self._claim(gone)
         return {id: self._claims[id] for id in ids}
@@ -171,25 +170,25 @@ class AsAWhole:
         return True
 
     def stranded(self) -> Steps[list[str]]:
-        gone = yield from self._gone(self._run.running)
+        gone = yield from self._no_longer_held(self._run.running)
         self._doubtful |= bool(gone)
         return gone
 
-    def _gone(self, ids: Iterable[str]) -> Steps[list[str]]:
-        """Those of which what was held for them is held no more."""
-        live: list[Allocation] = yield self._backend.allocations()
+    def _no_longer_held(self, ids: Iterable[str]) -> Steps[list[str]]:
+        """Return the functions whose allocation is no longer held."""
+        live: list[Allocation] = yield ListAllocations()
         there = {one.id for one in live}
         claims = [(id, self._claims[id].held) for id in ids if id in self._claims]
         return [id for id, held in claims if held and held not in there]
 
     def close(self) -> Steps[None]:
-        if self._holder:  # it was interrupted, perhaps between the grant and our hearing of it
-            live: list[Allocation] = yield self._backend.allocations()
+        if self._holder:  # interrupted, perhaps between the grant and its answer
+            live: list[Allocation] = yield ListAllocations()
             names = (self._holder, f"{self._holder}#0")
             mine = [one for one in live if one.owner == self._calls.owner]
             self._holding += [one.id for one in mine if one.holder in names]
         while self._holding:
-            yield self._calls.move(self._holding.pop(), Move.RELEASE, None, None)
+            yield self._calls.move(self._holding.pop(), AllocationMove.RELEASE, None, None)
 
     # ---- claiming
 
@@ -198,26 +197,28 @@ class AsAWhole:
         costly = [id for id in ids if _asks(self._run.functions[id].asked())]
         if len(costly) > MOST_IN_A_GROUP:
             raise InvalidInput(
-                "claim", "whole", f"step: at most {MOST_IN_A_GROUP} functions are held as a whole"
+                "claim",
+                "whole",
+                f'"step" for more than {MOST_IN_A_GROUP} functions with a cost',
             )
         while True:
-            cluster = yield from looked(self._backend)
+            cluster = yield from read_cluster()
             planned = cluster.assign(functions)
             if planned is not None:
-                if (yield from self._granted(ids, costly, planned, 0.0)):
+                if (yield from self._grant(ids, costly, planned, 0.0)):
                     return
             else:
-                from gridhand.core.assignment import assign_on
+                from gridhand.core.graph.assign import assign_on
 
-                planned = assign_on(cluster.emptied().ledger, functions)  # or it never fits
+                planned = assign_on(cluster.emptied().ledger, functions)  # raises if it never fits
             most_s = _PLAN_S if self._together else _LONGEST_WAIT_S
             left_s = self._left_s()
             wait_s = most_s if left_s is None else max(0.001, min(left_s, most_s))
             free = not self._together
-            if (yield from self._granted(ids, costly, planned, wait_s, anywhere=free)):
+            if (yield from self._grant(ids, costly, planned, wait_s, anywhere=free)):
                 return
 
-    def _granted(
+    def _grant(
         self,
         ids: Sequence[str],
         costly: Sequence[str],
@@ -226,8 +227,10 @@ class AsAWhole:
         *,
         anywhere: bool = False,
     ) -> Steps[bool]:
-        """Whether all of it is held now: where it was planned, or wherever there was room."""
-        asked = {id: replace(self._run.functions[id].asked(), node=planned[id]) for id in ids}
+        """Claim everything on the planned nodes, or anywhere; return whether it was granted."""
+        asked = {
+            id: replace(self._run.functions[id].asked(), node=NodeName(planned[id])) for id in ids
+        }
         made: list[Allocation] = []
         if costly:
             wanted = [
@@ -237,7 +240,9 @@ class AsAWhole:
             self._asked += 1
             self._holder = f"{self._run_id}.{self._asked}"
             try:
-                made = yield self._calls.group(wanted, self._holder, None, None, wait=wait_s)
+                operation = self._calls.group(wanted, self._holder, None, None, wait=wait_s)
+                granted = yield operation
+                made = granted.allocations
             except NoRoom as error:
                 self._holder = ""
                 if isinstance(error, NeverFits):
@@ -255,13 +260,13 @@ def _groups(run: GraphRun) -> list[Group]:
     return grouped([run.functions[id] for id in run.plans])
 
 
-def _goes_along(group: Group) -> bool:
-    """Whether it is for us to choose where they go: several, and none of them is pinned."""
+def _is_movable(group: Group) -> bool:
+    """Return whether the run chooses the node of this group: collocated and not pinned."""
     return group.node is None and len(group.functions) > 1
 
 
 def _among(run: GraphRun, ids: Sequence[str]) -> list[Function]:
-    """These functions alone: those that go together follow the first of them that is here."""
+    """Return these functions alone; collocated ones follow the first of their group among them."""
     wanted = set(ids)
     found: dict[str, Function] = {}
     for group in _groups(run):
@@ -272,9 +277,9 @@ def _among(run: GraphRun, ids: Sequence[str]) -> list[Function]:
     return [found[id] for id in ids]
 
 
-def _pin(run: GraphRun, id: str) -> str | None:
+def _pin(run: GraphRun, id: str) -> NodeName | None:
     node = run.functions[id].node
-    return node if isinstance(node, str) else None
+    return NodeName(node) if isinstance(node, str) else None
 
 
 def _asks(request: Request) -> bool:

@@ -1,7 +1,7 @@
-"""How far a run is: told to whoever asked, and drawn on a terminal if it takes a while.
+"""Report the progress of a graph run: to a callback, as a terminal bar, or as lines.
 
-Whoever wants to know is told again every now and then, as well as when something has ended: nobody
-says when a call that waited for room begins to run.
+Reporters are called at intervals as well as when a function ends, because no event says when a call
+that waited for room starts to run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-PATIENCE_S = 1.0  # a run that is shorter is not worth a bar
+PATIENCE_S = 1.0  # a shorter run gets no bar
 _TICK_S = 0.2
-_LINE_S = 5.0  # between two lines where there is no terminal
+_LINE_S = 5.0  # between two lines without a terminal
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A run at one moment. `retried` are the attempts that were in vain."""
+class GraphProgress:
+    """The state of a run at one moment. `retried` counts failed attempts that were repeated."""
 
     run_id: str
     done: int
@@ -35,43 +35,41 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Those that are neither done nor running."""
+        """The number of functions that are neither done nor running."""
         return self.total - self.done - self.running
 
 
-class Teller(Protocol):
-    """Whoever is told how far it is."""
+class Reporter(Protocol):
+    """Receives the progress of a run."""
 
     @property
     def due_s(self) -> float | None:
-        """After how many seconds it wants to be told, even if nothing happens before; None for
-        one who never does.
-        """
+        """Return the run time at which to report even without an event; None for never."""
 
-    def tell(self, now: Progress) -> None: ...
+    def report(self, now: GraphProgress) -> None: ...
 
     def end(self) -> None: ...
 
 
-class Nobody:
-    """Is not told."""
+class NoReport:
+    """Shows nothing."""
 
     due_s = None
 
-    def tell(self, now: Progress) -> None: ...
+    def report(self, now: GraphProgress) -> None: ...
 
     def end(self) -> None: ...
 
 
 class Listener:
-    """A function that is called whenever something has changed. What it raises ends the run."""
+    """Calls a function whenever a count changes. An exception it raises ends the run."""
 
-    def __init__(self, call: Callable[[Progress], object]) -> None:
+    def __init__(self, call: Callable[[GraphProgress], object]) -> None:
         self.due_s = _TICK_S
         self._call = call
-        self._last: Progress | None = None
+        self._last: GraphProgress | None = None
 
-    def tell(self, now: Progress) -> None:
+    def report(self, now: GraphProgress) -> None:
         self.due_s = now.seconds + _TICK_S
         if self._last is None or _counts(now) != _counts(self._last):
             self._last = now
@@ -81,7 +79,7 @@ class Listener:
 
 
 class Bar:
-    """A bar on the terminal, from when it has taken a while; it is gone when the run is over."""
+    """Draws a bar on the terminal after a delay, and removes it when the run ends."""
 
     def __init__(self, after_s: float) -> None:
         self.due_s = after_s
@@ -89,16 +87,16 @@ class Bar:
         self._bar: RichProgress | None = None
         self._task: TaskID
 
-    def tell(self, now: Progress) -> None:
+    def report(self, now: GraphProgress) -> None:
         if now.seconds < self._after_s:
             return
         self.due_s = now.seconds + _TICK_S
-        bar = self._bar = self._bar or self._made(now)
-        bar.update(self._task, completed=now.done, doing=_doing(now))
-        bar.start()  # with what is so now; again does nothing
+        bar = self._bar = self._bar or self._make_bar(now)
+        bar.update(self._task, completed=now.done, doing=_counts_text(now))
+        bar.start()  # does nothing if it has started
 
-    def _made(self, now: Progress) -> RichProgress:
-        # Rich takes a fifth of a second to import, which is nothing by now.
+    def _make_bar(self, now: GraphProgress) -> RichProgress:
+        # Imported late: Rich takes a fifth of a second to import.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
@@ -121,15 +119,15 @@ class Bar:
             self._bar.stop()
 
 
-class Lines:
-    """A line every now and then, and one at the end, where a bar could not move."""
+class TerminalLines:
+    """Prints a line every few seconds and one at the end, where a bar could not be redrawn."""
 
     def __init__(self) -> None:
         self.due_s = 0.0
-        self._last: Progress | None = None
-        self._shown: Progress | None = None
+        self._last: GraphProgress | None = None
+        self._shown: GraphProgress | None = None
 
-    def tell(self, now: Progress) -> None:
+    def report(self, now: GraphProgress) -> None:
         self._last = now
         if now.seconds >= self.due_s:
             self.due_s = now.seconds + _LINE_S
@@ -139,34 +137,38 @@ class Lines:
         if self._last is not None and self._last is not self._shown:
             self._show(self._last)
 
-    def _show(self, now: Progress) -> None:
+    def _show(self, now: GraphProgress) -> None:
         self._shown = now
         minutes, seconds = divmod(int(now.seconds), 60)
-        counts = f"{now.done} of {now.total} done, {_doing(now)}"
+        counts = f"{now.done} of {now.total} done, {_counts_text(now)}"
         print(f"run {now.run_id}: {counts}, {minutes}:{seconds:02}", file=sys.stderr, flush=True)
 
 
-def teller_for(progress: object) -> Teller:
-    """None draws a bar on a terminal if it takes a while, False never. True does so in any case,
-    and prints lines if there is no terminal.
+def reporter_for(progress: object) -> Reporter:
+    """Return the reporter for the `progress` argument.
+
+    None draws a bar on a terminal when the run takes over a second; False shows nothing; True draws
+    the bar at once, or prints lines without a terminal; a function is called with `GraphProgress`.
     """
     if callable(progress):
         return Listener(progress)
     if progress is not None and not isinstance(progress, bool):
-        raise InvalidInput("progress", progress, "True, False, None or a function to be told")
+        raise InvalidInput("progress", progress, "True, False, None or a function to call")
     if progress is False or sys.stderr is None:
-        return Nobody()
+        return NoReport()
     if sys.stderr.isatty():
         return Bar(0.0 if progress else PATIENCE_S)
     if progress is None:
-        return Nobody()
-    return Bar(0.0) if "ipykernel" in sys.modules else Lines()  # a notebook can move a bar
+        return NoReport()
+    return (
+        Bar(0.0) if "ipykernel" in sys.modules else TerminalLines()
+    )  # a notebook can redraw a bar
 
 
-def _doing(now: Progress) -> str:
+def _counts_text(now: GraphProgress) -> str:
     retried = f", {now.retried} retried" if now.retried else ""
     return f"{now.running} running, {now.waiting} waiting{retried}"
 
 
-def _counts(one: Progress) -> tuple[int, int, int]:
-    return one.done, one.running, one.retried
+def _counts(progress: GraphProgress) -> tuple[int, int, int]:
+    return progress.done, progress.running, progress.retried

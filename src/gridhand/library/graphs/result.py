@@ -1,4 +1,4 @@
-"""GraphResult: what a graph came to, and where each of its functions ran."""
+"""The result of a graph run: the values, and where each function ran."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gridhand.core.html import table
 
 if TYPE_CHECKING:
-    from gridhand.core.resources import Resources
+    from gridhand.core.model.resources import Resources
 
 _SHOWN = 10
 _ROWS = 100
@@ -20,7 +20,7 @@ _short.maxstring = _short.maxother = 60
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Where a function ran, and what it held there. What costs nothing holds nothing."""
+    """Where a function ran and what it held there; a function without a cost holds nothing."""
 
     node: str | None
     id: str | None
@@ -32,9 +32,12 @@ class Used:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GraphResult:
-    """The values of the functions by their ids, in the order of the graph.
+    """The values of a run by function id, in the order of the graph.
 
-    Inline functions and inputs have none, nor do those that were not to be kept.
+    Inline functions and inputs have no value, nor do functions left out by `keep`.
+
+    >>> GraphResult("r1", {"a": 1}, {}, {"a": 1}, 0.5)["a"]
+    1
     """
 
     run_id: str
@@ -72,7 +75,7 @@ _COLUMNS = ("node", "held", "attempts")
 
 
 def _shown(value: Any) -> str:
-    """A value in few characters, whatever its own repr does."""
+    """Return a short repr of `value`, even if its own repr raises."""
     try:
         return " ".join(_short.repr(value).split())
     except Exception:

@@ -1,10 +1,9 @@
-"""Work written once, for threads and for asyncio.
+"""Procedures written once, as generators, for both threads and asyncio.
 
-Such work is a generator: it yields what it wants to ask of the ledger, or that it waits for
-something to happen, and is sent the answer. `drive` does so in the thread that calls it, and
-`drive_async` of `asteps` in a task. An interrupt, or the cancelling of the task, is thrown into the
-work where it waits, so that its own `finally` gives back what it holds. An interrupt may also come
-between two steps, when the work is not looking: that one is thrown into it, too.
+A procedure yields an operation for the ledger, or `Wait` to receive messages, and is sent the
+answer. `drive` runs it in the calling thread; `drive_async` in `async_steps` runs it in a task. An
+interrupt or a cancelled task is thrown into the generator where it waits, so that its `finally`
+blocks release what it holds. An interrupt between two steps is thrown into it as well.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ import queue
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gridhand.core.calls import Call
+from gridhand.core.operations import Operation
 
 Result = TypeVar("Result")
 
 
 class Wait(NamedTuple):
-    """For at least one message, or until so many seconds have passed. The answer is a list."""
+    """Wait for at least one message, at most `seconds`. The answer is the list of messages."""
 
     seconds: float | None = None
 
 
-Steps = Generator[Call[Any] | Wait, Any, Result]
+Steps = Generator[Operation[Any] | Wait, Any, Result]
 
 
 class Inbox(Protocol):
-    """Where messages for the work go. Any thread may put one there."""
+    """Receives messages for a procedure. Any thread may put one."""
 
     def put(self, message: Any) -> None: ...
 
 
 class ThreadInbox:
-    """Messages for work that a thread drives."""
+    """An inbox that a thread reads."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -43,17 +42,17 @@ class ThreadInbox:
         self._queue.put(message)
 
     def take(self, seconds: float | None) -> list[Any]:
-        found: list[Any] = []
+        messages: list[Any] = []
         try:
-            found.append(self._queue.get(timeout=None if seconds is None else max(0.0, seconds)))
+            messages.append(self._queue.get(timeout=None if seconds is None else max(0.0, seconds)))
             while True:
-                found.append(self._queue.get_nowait())
+                messages.append(self._queue.get_nowait())
         except queue.Empty:
-            return found
+            return messages
 
 
-def drive(work: Steps[Result], ask: Callable[[Call[Any]], Any], inbox: ThreadInbox) -> Result:
-    """Do the work here, and come back with its result."""
+def drive(work: Steps[Result], ask: Callable[[Operation[Any]], Any], inbox: ThreadInbox) -> Result:
+    """Run the generator in this thread and return its result."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -65,6 +64,6 @@ def drive(work: Steps[Result], ask: Callable[[Call[Any]], Any], inbox: ThreadInb
             result: Result = end.value
             return result
         except BaseException as raised:
-            if getattr(work, "gi_frame", None) is None:  # the work itself has ended with it
+            if getattr(work, "gi_frame", None) is None:  # raised by the generator itself
                 raise
             error = raised

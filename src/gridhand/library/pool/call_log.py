@@ -1,7 +1,7 @@
-"""What a pool notes of its calls: as little as can be, since there are 20,000 in a second.
+"""The log of a pool's calls: as little as possible, since there are 20,000 in a second.
 
-A note is made of what is there anyway. Whoever reports on the calls reads the notes in a thread of
-its own, and sees by itself which of those that are open are running.
+An entry is made of what is there anyway. The reporter reads the log in a thread of its own, and
+finds out itself which of the open calls are running.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.core.errors import GridError
-from gridhand.worker import here
+from gridhand.worker import current_slot
 
 if TYPE_CHECKING:
-    from gridhand.library.shapes import Call, Worker
+    from gridhand.library.pool.shape import PendingCall, WorkerHandle
 
 MOST_KEPT = 100_000
 _LONGEST_NAME = 100
 _LONGEST_ERROR = 200
 
 
-class Said(NamedTuple):
-    """What may be the same of many calls."""
+class CallSummary(NamedTuple):
+    """The facts that many calls may have in common."""
 
     name: str
     state: str
@@ -33,16 +33,16 @@ class Said(NamedTuple):
     error: str | None = None
 
 
-class Note(NamedTuple):
-    """A call as it is noted; times are those of the monotonic clock.
+class CallLogEntry(NamedTuple):
+    """A call as it is logged; times are those of the monotonic clock.
 
-    Not the call itself: that would keep its value. Of one that is over the state is that of its
-    future, and `said` is told by who ran it.
+    Not the call itself: that would keep its value alive. The `state` of a call that is over is that
+    of its future.
     """
 
     number: int
-    said: str | Said  # its name, where the rest is not said yet
-    worker: Worker | None
+    said: str | CallSummary  # its name, where the rest is not said yet
+    worker: WorkerHandle | None
     submitted: float
     started: float | None
     ended: float | None
@@ -51,25 +51,25 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """The calls that are open, in the order of their submission, and notes of those that ended."""
+    """The open calls, in the order of their submission, and entries of those that ended."""
 
     __slots__ = ("asleep", "count", "ended", "open", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.open: dict[int, Call] = {}
-        # Of tuples as `Note`, which takes longer to make. Nobody may have read them for long.
+        self.open: dict[int, PendingCall] = {}
+        # Plain tuples in the order of `CallLogEntry`: a NamedTuple takes longer to make.
         self.ended: deque[Any] = deque(maxlen=MOST_KEPT)
         self.count = 0  # of all that ended
-        self.asleep = False  # whoever reads the notes wants to be woken by the next call
+        self.asleep = False  # the reporter is to be woken by the next call
         self.wake = wake
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: PendingCall) -> None:
         self.open[call.number] = call
         if self.asleep:
             self.wake()
 
-    def end(self, call: Call) -> None:
-        """Its future is done by now."""
+    def end(self, call: PendingCall) -> None:
+        """Log the end of a call, whose future is done."""
         self.open.pop(call.number, None)
         self.count += 1
         future = call.future
@@ -81,10 +81,10 @@ class Notes:
 
 
 def alike(notes: Iterable[Any], since_1970: float) -> list[dict[str, Any]]:
-    """The notes as the API takes them: those of which there is the same to say, together.
+    """Return the entries as the API takes them: calls with the same facts together.
 
-    `since_1970` is how many seconds there were before those that notes count. The times of a
-    worker were measured by another clock, so they are put in order.
+    `since_1970` is the wall time at which the monotonic clock was zero. The times of a worker were
+    measured by another clock, so they are put in order.
     """
     found: dict[tuple[Any, ...], tuple[list[Any], ...]] = {}
     for number, said, worker, submitted, started, ended, state, error in notes:
@@ -104,8 +104,8 @@ def alike(notes: Iterable[Any], since_1970: float) -> list[dict[str, Any]]:
 
 
 def _entry(
-    said: str | Said,
-    worker: Worker | None,
+    said: str | CallSummary,
+    worker: WorkerHandle | None,
     state: str,
     error: str | None,
     never_begun: bool,
@@ -114,7 +114,7 @@ def _entry(
     started_ms: list[int | None],
     ended_ms: list[int | None],
 ) -> dict[str, Any]:
-    if not isinstance(said, Said):
+    if not isinstance(said, CallSummary):
         said = _how_ended(said, worker, state, error, never_begun)
     if said.state == "succeeded" and never_begun:
         started_ms = list(submitted_ms)
@@ -123,41 +123,41 @@ def _entry(
 
 
 def _how_ended(
-    name: str, worker: Worker | None, state: str, error: str | None, never_begun: bool
-) -> Said:
+    name: str, worker: WorkerHandle | None, state: str, error: str | None, never_begun: bool
+) -> CallSummary:
     word = "cancelled" if state != "FINISHED" else "succeeded" if error is None else "failed"
     said = said_of(name, word, worker)
     if word == "failed":
         said = said._replace(error=error)
-    if worker is None and not never_begun and here.slot is not None:  # in this very process
-        node, allocation = here.slot["node"], here.slot["allocation"]
+    if worker is None and not never_begun and current_slot.slot is not None:  # in this very process
+        node, allocation = current_slot.slot["node"], current_slot.slot["allocation"]
         said = said._replace(node=node or None, allocation=allocation or None)
     return said
 
 
-def said_of(name: str, state: str, worker: Worker | None) -> Said:
-    """What is to say of a call that somebody has run, or was to run."""
+def said_of(name: str, state: str, worker: WorkerHandle | None) -> CallSummary:
+    """Return the facts of a call, with those of the worker that it was given to."""
     if worker is None:
-        return Said(named(name), state)
-    return Said(
+        return CallSummary(named(name), state)
+    return CallSummary(
         named(name), state, worker.node or None, slot_job(worker), worker.allocation or None
     )
 
 
-def slot_job(worker: Worker) -> str | None:
-    """The job that the worker is, if it is one."""
+def slot_job(worker: WorkerHandle) -> str | None:
+    """Return the job of the worker, if it has one."""
     return worker.job if worker.job[:1].isdecimal() else None
 
 
 def named(name: str) -> str:
-    """The name of a function as it may be shown."""
+    """Return the name of a function in a form that can be shown."""
     if len(name) <= _LONGEST_NAME and name.isprintable() and name.strip():
         return name
     return _printable(name)[:_LONGEST_NAME] or "function"
 
 
 def short(error: BaseException) -> str:
-    """What went wrong, on one line."""
+    """Return what went wrong, on one line."""
     try:
         said = str(error)
     except Exception:  # a __str__ that fails

@@ -1,8 +1,8 @@
-"""Reporting calls to the controller, in groups, from a thread of its own.
+"""Reports calls to the controller, in groups, from a thread of its own.
 
-No call waits for this. What began and ended between two reports is told once; what is still open is
-told as it stands, and again when it ends. While the controller is away reports are kept, as many as
-there is room for, and sent when it is back: telling something twice does no harm.
+No call waits for this. A call that began and ended between two reports is reported once; one that
+is still open is reported as it stands, and again when it ends. While the controller is away,
+reports are kept, up to a limit, and sent when it is back: reporting something twice does no harm.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from gridhand.core.errors import (
     StoreFenced,
     StoreUnavailable,
 )
-from gridhand.library.callnotes import (
+from gridhand.library.functions.future_state import mark_running
+from gridhand.library.pool.call_log import (
     MOST_KEPT,
-    Note,
+    CallLogEntry,
+    CallSummary,
     Notes,
-    Said,
     alike,
     named,
     said_of,
@@ -39,18 +40,18 @@ from gridhand.library.callnotes import (
 )
 
 if TYPE_CHECKING:
-    from gridhand.library.pool import Pool
+    from gridhand.client.session import Session
+    from gridhand.library.pool.shape import PendingCall, Shape
+    from gridhand.library.pool.state import PoolState
     from gridhand.library.remote import Remote
-    from gridhand.library.session import Session
-    from gridhand.library.shapes import Call, Shape
 
 _EVERY_S = 0.2
 _LATER_S = 1.0  # after a report that could not be sent
-_SETTLED_S = 0.5  # what is open for so long may be so for longer, and is told
+_SETTLED_S = 0.5  # calls that are open for longer are reported before they end
 _TIMEOUT_S = 5.0
 _CLOSING_S = 2.0
 _MOST_ENDED, _MOST_OPEN = 2000, 500  # in a report
-_MOST_LOOKED_AT = 20_000  # of those that wait
+_MOST_LOOKED_AT = 20_000  # waiting calls
 
 _AWAY = (ControllerUnavailable, GridClosed, StoreFenced, StoreUnavailable)
 
@@ -58,19 +59,19 @@ _log = logging.getLogger(__name__)
 
 
 class CallReport:
-    """The reporter of one pool, whose calls are one run."""
+    """The reporter of one pool. All calls of a pool are one run."""
 
-    def __init__(self, pool: Pool, remote: Remote, owner: str) -> None:
+    def __init__(self, state: PoolState, remote: Remote, owner: str) -> None:
         self.run = os.urandom(6).hex()
         self._woken = threading.Event()
         self.notes = Notes(self._woken.set)
-        self._pool = pool
+        self._state = state
         self._remote = remote
         self._owner = owner
-        # A client of its own: others may wait longer for an answer than this may.
+        # A client of its own, with a shorter time-out than others have.
         address = remote.client(None).address
         self._client = Client(address, owner=owner, timeout_s=_TIMEOUT_S)
-        self._kept: deque[Any] = deque()  # notes of what ended, as `Note`
+        self._kept: deque[Any] = deque()  # notes of what ended, as `CallLogEntry`
         self._taken = 0  # of all notes that were made, or gone before
         self._dropped = 0
         self._closed = False
@@ -101,7 +102,7 @@ class CallReport:
         self._client.close()
 
     def _wait(self, told: bool) -> None:
-        """For the next turn; if there is nothing to tell, for the next call before that."""
+        """Wait for the next turn; if there is nothing to report, for the next call before that."""
         notes = self.notes
         notes.asleep = True
         if not (notes.open or notes.ended or self._kept):
@@ -112,7 +113,7 @@ class CallReport:
             self._woken.wait(_EVERY_S if told else _LATER_S)
 
     def _report(self) -> bool:
-        """Whether all that is to be told was told."""
+        """Send a report; return whether all of it was sent."""
         try:
             self._collect()
             return self._send(self._open_ones())
@@ -123,9 +124,9 @@ class CallReport:
             return False
 
     def _collect(self) -> None:
-        """Take the notes, with errors as texts, and keep no more than there is room for."""
+        """Take over the log, with errors as texts, up to a limit."""
         ended, kept = self.notes.ended, self._kept
-        if len(ended) == ended.maxlen:  # so the oldest may have gone before anybody took them
+        if len(ended) == ended.maxlen:  # so the oldest entries may have been dropped before
             lost = max(0, self.notes.count - self._taken - len(ended))
             self._taken, self._dropped = self._taken + lost, self._dropped + lost
         while ended:
@@ -136,13 +137,14 @@ class CallReport:
             kept.popleft()
             self._dropped += 1
 
-    def _open_ones(self) -> list[tuple[Call, Note]]:
-        """Calls that are open for a while, of which there is something new to tell."""
-        running, awaited = self._pool.standing()
+    def _open_ones(self) -> list[tuple[PendingCall, CallLogEntry]]:
+        """Return calls that have been open for a while, and have changed since the last report."""
+        with self._state.lock:
+            running, awaited = self._state.standing()
         calls = self.notes.open
         settled = time.monotonic() - _SETTLED_S
-        found: list[tuple[Call, Note]] = []
-        stopped: list[Call] = []
+        found: list[tuple[PendingCall, CallLogEntry]] = []
+        stopped: list[PendingCall] = []
         waiting = list(calls.values())[:_MOST_LOOKED_AT]
         at_work = [call for number in running if (call := calls.get(number)) is not None]
         for call in (*at_work, *waiting):
@@ -155,14 +157,17 @@ class CallReport:
             said = _standing(call, begun is not None, awaited)
             if said != call.told:
                 call.told = said
-                note = Note(call.number, said, None, call.submitted, begun, None, "", None)
+                note = CallLogEntry(call.number, said, None, call.submitted, begun, None, "", None)
                 found.append((call, note))
-        self._pool.forget(stopped)
+        with self._state.lock:
+            for call in stopped:
+                mark_running(call.future)  # notifies those who wait for it
+                call.over()
         return found
 
     # ---- sending
 
-    def _send(self, open_ones: list[tuple[Call, Note]]) -> bool:
+    def _send(self, open_ones: list[tuple[PendingCall, CallLogEntry]]) -> bool:
         try:
             while self._kept or open_ones:
                 some = list(islice(self._kept, _MOST_ENDED))
@@ -190,12 +195,12 @@ class CallReport:
             if isinstance(error, InvalidInput) and error.field == "session":
                 session.lost(id)
                 raise ControllerUnavailable(str(error)) from error
-            _log.warning("%d calls cannot be reported: %s", len(notes), error)  # nor ever will
+            _log.warning("%d calls cannot be reported: %s", len(notes), error)  # now or later
 
     def _session(self) -> Session:
-        """The session that the calls end with. It comes back by itself; none is started here."""
+        """Return the session that the calls end with. It reconnects itself; none begins here."""
         session = self._remote.session(self._owner)
-        if session.id is None and self._client.look() is None:
+        if session.id is None and self._client.probe() is None:
             raise ControllerUnavailable("no controller is there now")
         session.report_on(self.run)
         return session
@@ -206,10 +211,10 @@ class CallReport:
             self._dropped = 0
 
 
-def _standing(call: Call, runs: bool, awaited: Mapping[Shape, str | None]) -> Said:
-    """Where it runs, or which slot it waits for."""
+def _standing(call: PendingCall, runs: bool, awaited: Mapping[Shape, str | None]) -> CallSummary:
+    """Return where the call runs, or which slot it waits for."""
     worker = call.worker
     if runs:
         return said_of(call.name, "running", worker)
     job = awaited.get(call.shape) if worker is None else slot_job(worker)
-    return Said(named(call.name), "queued", job=job)
+    return CallSummary(named(call.name), "queued", job=job)

@@ -1,45 +1,36 @@
 """The folders of a pool: its socket and secret, and the files that hold large values.
 
-Only their owner can open them. A lock in them is held by the process that has made them, for as
-long as it lives: what a process that was killed has left behind is removed by its workers, or by
-the next pool that is made on this machine.
+Only their owner can open them. What a killed process has left behind is removed by its workers,
+or by the next pool that is made on this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
-import tempfile
-import time
 
-_PREFIX = "gridhand-pool-"
-_SHARED = "/dev/shm"
-_LONGEST = 80  # bytes of a folder in which a socket is to be
-_YOUNG_S = 60.0
+from gridhand.posix.private_files import create_private_file
+from gridhand.posix.temporary_folders import (
+    SHARED_MEMORY,
+    make_temporary_folder,
+    remove_temporary_folder,
+    temporary_parent,
+)
 
 
 class PoolFolder:
-    """`folders` are those for large values, the quickest first; in `own` is everything else."""
+    """`folders` are for large values, the quickest first; `own` has everything else."""
 
     def __init__(self) -> None:
-        self.own = tempfile.mkdtemp(prefix=_PREFIX, dir=_temporary())
+        self.own, lock = make_temporary_folder(temporary_parent())
         self.folders = [self.own]
-        self._lock = os.open(
-            os.path.join(self.own, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._locks = [lock]
         with contextlib.suppress(OSError):
-            shared = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHARED)
-            os.symlink(os.path.join(self.own, "lock"), os.path.join(shared, "lock"))
+            shared, lock = make_temporary_folder(SHARED_MEMORY)
             self.folders.insert(0, shared)
+            self._locks.append(lock)
         self.secret = os.urandom(32)
-        fd = os.open(
-            os.path.join(self.own, "secret"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        with open(fd, "wb") as file:
-            file.write(self.secret)
+        create_private_file(os.path.join(self.own, "secret"), self.secret)
 
     @property
     def socket(self) -> str:
@@ -47,11 +38,11 @@ class PoolFolder:
 
     def remove(self) -> None:
         for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_temporary_folder(folder)
         self.let_go()
 
     def remove_those_of(self, prefix: str, kept: set[str]) -> None:
-        """Files of a worker that is gone, but those that somebody has."""
+        """Remove the files of a worker that is gone, except those that are still referred to."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 for name in os.listdir(folder):
@@ -60,40 +51,5 @@ class PoolFolder:
                         os.unlink(path)
 
     def let_go(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def _temporary() -> str:
-    found = tempfile.gettempdir()
-    return found if len(os.fsencode(found)) <= _LONGEST else "/tmp"
-
-
-def sweep() -> None:
-    """Remove what processes of ours have left that were killed."""
-    for parent in (_SHARED, _temporary()):
-        with contextlib.suppress(OSError):
-            for name in os.listdir(parent):
-                path = os.path.join(parent, name)
-                if name.startswith(_PREFIX) and _is_left_behind(path):
-                    shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_left_behind(path: str) -> bool:
-    try:
-        found = os.lstat(path)
-        if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _YOUNG_S:
-            return False
-        fd = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # the lock is gone, and with it the rest
-        return True
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+        while self._locks:
+            os.close(self._locks.pop())

@@ -1,25 +1,22 @@
-"""Who comes to a pool: only workers that this process has asked for are let in."""
+"""Accepts connections to a pool, from workers that it has asked for alone."""
 
 from __future__ import annotations
 
 import hmac
 import marshal
-import os
 import socket
-import struct
 
+from gridhand.posix.peers import peer_credentials
 from gridhand.worker import wire
 
 _GREETING_S = 2.0
-_CREDENTIALS = struct.Struct("3i")
 
-Arrived = tuple[
-    socket.socket, int, int, list[str]
-]  # its pid, its shape, and what it says of itself
+# The socket, the pid, the number of the shape; then job, attempt, node and allocation.
+Arrived = tuple[socket.socket, int, int, list[str]]
 
 
 def greeted(listener: socket.socket, secret: bytes) -> Arrived | None:
-    """The next one who comes, if it is one of ours."""
+    """Accept a connection; return it with its greeting if it comes from a worker of ours."""
     connected, _ = listener.accept()
     connected.settimeout(_GREETING_S)
     try:
@@ -34,10 +31,9 @@ def greeted(listener: socket.socket, secret: bytes) -> Arrived | None:
 
 
 def _greeting(connected: socket.socket) -> tuple[int, bytes]:
-    """What a process says that is the same user's."""
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(told)
-    if uid not in (os.geteuid(), 0):
+    """Return the pid and the greeting of a peer, which must be the same user's."""
+    peer = peer_credentials(connected)
+    if not peer.is_trusted:
         raise PermissionError("another user's")
     frames = wire.Frames()
     while True:
@@ -45,4 +41,4 @@ def _greeting(connected: socket.socket) -> tuple[int, bytes]:
         if not data:
             raise EOFError
         if found := frames.take(data):
-            return pid, found[0]
+            return peer.pid, found[0]

@@ -1,7 +1,7 @@
-"""Children: workers for calls that ask for nothing.
+"""Local workers: processes for calls that ask for no resources.
 
-There is nothing to be held for such a call, so no job is needed for it: its worker is a process
-that this one starts itself, and that ends with it.
+Nothing is held for such a call, so its worker needs no job: this process starts it itself, and it
+ends with this process.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gridhand import worker
+
 if TYPE_CHECKING:
-    from gridhand.library.shapes import Shape
+    from gridhand.library.pool.shape import Shape
 
 _PREFIX = "child-"
-_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "__main__.py")
-_LEAST = 4  # they may do nothing but wait
-MOST_APART = 1000  # of those that are for certain calls alone, as many as these are
+_PROGRAM = os.path.join(worker.__path__[0], "__main__.py")
+_LEAST = 4  # such calls often do nothing but wait
+MOST_APART = 1000  # workers that are for certain calls alone
 
 
 def most_children() -> int:
@@ -27,13 +29,13 @@ def most_children() -> int:
 
 
 def program(*words: str) -> list[str]:
-    """What a worker is started with: the interpreter that this process has."""
+    """Return the command of a worker, with the interpreter of this process."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-P", _PROGRAM, *words]
 
 
 class Children:
-    """For one thread at a time."""
+    """The local workers of a pool. For one thread at a time."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -52,7 +54,7 @@ class Children:
         return id
 
     def facts(self, id: str) -> dict[str, Any] | None:
-        """How it stands, in the words that jobs have; None if it is no child of ours."""
+        """Return the state of a local worker in the form of a job's; None for other ids."""
         if not id.startswith(_PREFIX):
             return None
         code = self._started[id].poll() if id in self._started else 0
@@ -74,7 +76,7 @@ class Children:
             self.facts(id)
 
     def end(self, id: str) -> bool:
-        """Whether it was one of ours, and is over now."""
+        """Kill a local worker; return whether it was one."""
         if not id.startswith(_PREFIX):
             return False
         child = self._started.pop(id, None)
@@ -92,5 +94,5 @@ class Children:
 
 
 def environment(given: Mapping[str, str], node: str | None) -> dict[str, str]:
-    """The variables of this process, and where the call was sent to."""
+    """Return the variables of this process, and the node that the call was sent to."""
     return dict(given) if node is None else {**given, "GRIDHAND_NODE": node}

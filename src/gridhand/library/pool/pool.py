@@ -1,9 +1,9 @@
-"""Pool: calls of functions in warm processes, each with just what it asked for.
+"""Pool: calls of functions in warm processes, each with just the resources that it asked for.
 
-What is held is held by slots, and a slot is a job (`slots.py`): the controller gives them out, and
-has no part in the calls themselves. A call goes straight to a worker that has nothing to do, else
-it waits in the line of its shape (`shapes.py`); one thread hears what the workers answer, and gives
-them what waits (`poolio.py`). Workers that have nothing to do for a moment are given back.
+The resources are held by slots, and a slot is a job (`slots.py`): the controller grants them, and
+has no part in the calls themselves. A call goes straight to an idle worker, else it waits in the
+line of its shape (`state.py`, `shape.py`); one thread reads what the workers answer, and sends them
+the calls that wait (`event_loop.py`). Workers that are idle for a moment are given back.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from gridhand.client.transport import Address
-from gridhand.core.errors import CallFailed, GridClosed, GridError, WorkerLost
-from gridhand.library.caller import FunctionCall, Returned
-from gridhand.library.functions import Functions, packed_arguments
-from gridhand.library.poolfolder import PoolFolder, sweep
-from gridhand.library.shapes import Call, CallFuture, Shape, Worker, begin, force_cancel
-from gridhand.library.submitting import with_jobs
-from gridhand.library.values import FileValue, InlineValue, keep_those_in
-from gridhand.worker import here, wire
-from gridhand.worker.failing import raised
-from gridhand.worker.values import Dumps, Folders, Packed
+from gridhand.core.errors import CallFailed, GridClosed, GridError
+from gridhand.library.functions.function_runner import FunctionCall, Returned
+from gridhand.library.functions.future_state import force_cancel, mark_running
+from gridhand.library.functions.pickled_function import Functions, packed_arguments
+from gridhand.library.functions.values import FileValue, InlineValue, keep_those_in
+from gridhand.library.idle_slots import add_holder
+from gridhand.library.pool.folder import PoolFolder
+from gridhand.library.pool.shape import CallFuture, PendingCall, Shape, WorkerHandle
+from gridhand.library.pool.state import Answered, PoolState
+from gridhand.library.pool.worker_group import ANY, WorkerGroup
+from gridhand.library.submission import with_jobs
+from gridhand.posix.temporary_folders import sweep
+from gridhand.worker import current_slot, wire
+from gridhand.worker.encoded_values import Dumps, Folders, Packed
+from gridhand.worker.errors import raised
 
 if TYPE_CHECKING:
-    from gridhand.core.requests import Request
     from gridhand.library.backend import Backend
-    from gridhand.library.callreport import CallReport
-    from gridhand.library.poolio import Loop
-    from gridhand.library.slots import Slots
-
-Group = tuple[bytes | None, int | None]  # what a worker calls first, and at most how many there are
-Answered = list[tuple[Call, int, bytes]]
-_ANY: Group = (None, None)
-_REMEMBERED = 10_000
+    from gridhand.library.pool.call_reporter import CallReport
+    from gridhand.library.pool.event_loop import WorkerLoop
+    from gridhand.library.pool.slots import Slots
 
 
 class Pool:
-    """The caller of a grid with a controller on this machine. Any thread may use it.
+    """The function runner of a grid whose controller is on this machine. Any thread may use it.
 
     Nothing is started before the first call.
     """
@@ -52,19 +51,15 @@ class Pool:
     def __init__(self, backend: Backend, owner: str, *, linger_s: float | None = None) -> None:
         self._remote = with_jobs(backend)
         self._owner = owner
-        self.linger_s = linger_s if linger_s is not None else _linger_s()
-        self.lock = threading.Lock()
+        self.state = PoolState(linger_s if linger_s is not None else _linger_s())
         self._functions = Functions()
         self._numbers = itertools.count(1)
-        self._count = 0
-        self._shapes: dict[tuple[str, Group], Shape] = {}
-        self._last: tuple[Request | None, Group, Shape | None] = (None, _ANY, None)
         self._pid = os.getpid()
-        self._closed = False
         self._folder: PoolFolder | None = None
+        self._address = ""
         self._values: Folders
         self._slots: Slots
-        self._loop: Loop
+        self._loop: WorkerLoop
         self._report: CallReport
         _pools.add(self)
 
@@ -73,9 +68,12 @@ class Pool:
     def submit(self, call: FunctionCall) -> Future[Returned]:
         return self.start(call, CallFuture())
 
-    def start(self, asked: FunctionCall, future: CallFuture, group: Group = _ANY) -> CallFuture:
-        """Have it called, and its end told to this future."""
-        if self._closed or self._folder is None or os.getpid() != self._pid:
+    def start(
+        self, asked: FunctionCall, future: CallFuture, group: WorkerGroup = ANY
+    ) -> CallFuture:
+        """Queue the call; the future is settled when it ends."""
+        state = self.state
+        if state.closed or self._folder is None or os.getpid() != self._pid:
             self._begin()
         name = asked.name
         try:
@@ -87,19 +85,17 @@ class Pool:
         kept: Any = asked.args, asked.kwargs
         if packed[0] == wire.FILE:
             kept = kept, FileValue(os.fsdecode(packed[1]))
-        call = Call(next(self._numbers), future, function, packed, name, asked.time_limit_s, kept)
+        call = PendingCall(
+            next(self._numbers), future, function, packed, name, asked.time_limit_s, kept
+        )
         future.call = call
-        with self.lock:
-            if self._closed:
+        with state.lock:
+            if state.closed:
                 self._refuse()
-            request, known, shape = self._last
-            alone = asked.held or asked.apart
-            if request is not asked.request or known is not group or shape is None or alone:
-                shape = self._shape_of(asked, group)
-            call.shape = shape
+            shape = call.shape = state.shape_of(asked, group, self._report.notes)
             shape.notes.begin(call)
-            if shape.broken is not None:
-                future.set_exception(shape.broken)
+            if group.broken is not None:
+                future.set_exception(group.broken)
                 call.over()
                 return future
             shape.waiting.append(call)
@@ -107,33 +103,43 @@ class Pool:
                 self._loop.pump(shape.idle.pop())
                 return future
             short = not (shape.workers or shape.asked or shape.asking)
-        if short or not call.number & 63:  # else those who look now and then will see
+        if short or not call.number & 63:  # else the next tick of the loop will see it
             self._slots.wake()
         return future
 
     def stop(self, call: Future[Returned]) -> None:
-        one = call.call if isinstance(call, CallFuture) else None
-        if one is None or call.done():
+        pending = call.call if isinstance(call, CallFuture) else None
+        if pending is None or call.done():
             return
-        with self.lock:
-            worker = self._worker_of(one)
-            if worker is not None:
-                self._loop.stop(worker, one)
+        with self.state.lock:
+            worker = pending.worker  # also if that is to be given back after it
+            if worker is not None and pending.number in worker.running:
+                self._loop.stop(worker, pending)
         if force_cancel(call):
-            one.over()
+            pending.over()
+
+    def release(self, mark: str) -> None:
+        self.give_back(lambda shape: shape.apart.startswith(mark))
+
+    def give_back_idle(self, address: str) -> None:
+        if address == self._address:
+            self.give_back(lambda shape: True)
+
+    def give_back(self, is_meant: Callable[[Shape], bool]) -> None:
+        """End the idle workers of these shapes, and return when what they held is released."""
+        if self._folder is None or self.state.closed or os.getpid() != self._pid:
+            return
+        with self.state.lock:
+            self._loop.release_idle(is_meant)
+        self._slots.wait_for_unused()
 
     def close(self) -> None:
         if os.getpid() != self._pid:
             return
-        with self.lock:
-            was, self._closed = self._closed, True
-            open_calls = [call for shape in self._shapes.values() for call in shape.waiting]
-            workers = [one for shape in self._shapes.values() for one in shape.workers]
-            for worker in workers:
-                open_calls += worker.running.values()
-            for shape in self._shapes.values():
-                shape.waiting.clear()
-        if was or self._folder is None:
+        with self.state.lock:
+            was_closed = self.state.closed
+            open_calls = self.state.close()
+        if was_closed or self._folder is None:
             return
         for call in open_calls:
             force_cancel(call.future)
@@ -153,7 +159,7 @@ class Pool:
                 f"this pool belongs to process {self._pid}, from which this one was forked",
                 hint="Open a grid of its own in each process.",
             )
-        if self._closed:
+        if self.state.closed:
             self._refuse()
         address = Address.parse(self._remote.checked().client(None).address)
         if not address.path:
@@ -162,22 +168,24 @@ class Pool:
                 " of this process",
                 hint="Use Grid(), which talks to this machine's controller.",
             )
-        with self.lock:
+        with self.state.lock:
             if self._folder is None:
                 self._really_begin()
 
     def _really_begin(self) -> None:
-        from gridhand.library.callreport import CallReport
-        from gridhand.library.poolio import Loop
-        from gridhand.library.slots import Slots
+        from gridhand.library.pool.call_reporter import CallReport
+        from gridhand.library.pool.event_loop import WorkerLoop
+        from gridhand.library.pool.slots import Slots
 
         sweep()
         folder = PoolFolder()
         self._values = Folders(folder.folders, "c")
-        self._loop = Loop(self, folder)
-        self._slots = Slots(self, self._remote, self._owner, folder.own)
-        self._report = CallReport(self, self._remote, self._owner)
+        self._loop = WorkerLoop(self, self.state, folder)
+        self._slots = Slots(self, self.state, self._remote, self._owner, folder.own)
+        self._report = CallReport(self.state, self._remote, self._owner)
         self._folder = folder
+        self._address = self._remote.client(None).address
+        add_holder(self)
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
@@ -186,122 +194,15 @@ class Pool:
     def _refuse(self) -> None:
         raise GridClosed("this grid was closed", hint="Open another one.")
 
-    def _shape_of(self, asked: FunctionCall, group: Group) -> Shape:
-        request, held, apart = asked.request, asked.held, asked.apart
-        key = f"{held or request.key()} {apart}", group
-        shape = self._shapes.get(key)
-        if shape is None:
-            self._count += 1
-            shape = self._shapes[key] = Shape(
-                self._count, request, self._report.notes, *group, held, apart
-            )
-        if not held and not apart:
-            self._last = request, group, shape
-        return shape
-
-    def forget_if_over(self, shape: Shape) -> None:
-        """What was held for some calls is for these alone. For one who has the lock."""
-        if shape.alone and not (shape.waiting or shape.workers or shape.asked or shape.asking):
-            self._shapes = {key: one for key, one in self._shapes.items() if one is not shape}
-
-    def _worker_of(self, call: Call) -> Worker | None:
-        """Who has it, also if that one is to be given back after it."""
-        worker = call.worker
-        return worker if worker is not None and call.number in worker.running else None
-
-    # ---- for those who ask the controller
-
-    def shapes(self) -> list[Shape]:
-        with self.lock:
-            return self.known()
-
-    def known(self) -> list[Shape]:
-        """All shapes, for one who has the lock."""
-        return list(self._shapes.values())
-
-    def to_ask(self, shape: Shape, most: Callable[[Shape], tuple[int, int]]) -> int:
-        """How many more slots to ask for; they count as being asked for from now on."""
-        with self.lock:
-            shape.forget_cancelled()
-            if not shape.missing(1 << 30, 1 << 30) or self._others_starve(shape):
-                return 0
-        limits = most(shape)
-        with self.lock:
-            count = shape.missing(*limits)
-            shape.asking += count
-            return count
-
-    def _others_starve(self, shape: Shape) -> bool:
-        """Whether others wait for what this one would get more of."""
-        now = self._loop.now()
-        others = [one for one in self._shapes.values() if one is not shape]
-        return bool(shape.workers) and any(one.starves(now) for one in others)
-
-    def asked(self, shape: Shape, count: int, jobs: list[str]) -> None:
-        """So many were asked for, and these came of it."""
-        now = self._loop.now()
-        with self.lock:
-            shape.asking -= count
-            for job in jobs:
-                if job in shape.early:
-                    shape.early.discard(job)
-                else:
-                    shape.asked[job] = now
-
-    def surplus(self, shape: Shape) -> list[str]:
-        """Slots that have not come and for which there is nothing to do any more."""
-        with self.lock:
-            if shape.waiting or not shape.asked:
-                return []
-            jobs = list(shape.asked)
-            shape.asked.clear()
-            if len(shape.unwanted) > _REMEMBERED:  # the oldest are long gone
-                shape.unwanted.clear()
-            shape.unwanted.update(jobs)  # one that comes before it is told is sent away
-            return jobs
-
-    def awaited(self) -> list[tuple[Shape, str]]:
-        """The slot of each shape that has been asked for the longest, and has not come."""
-        with self.lock:
-            found = [(one, next(iter(one.asked), "")) for one in self._shapes.values()]
-        return [(shape, job) for shape, job in found if job]
-
-    def did_not_come(self, shape: Shape, job: str, why: str, most: int) -> None:
-        with self.lock:
-            if shape.asked.pop(job, None) is None:
-                return  # it came after all
-            shape.failures += 1
-            hopeless = shape.failures >= most
-        if hopeless:
-            shape.failures = 0
-            self.fail_waiting(
-                WorkerLost("", "start_failed", f"no worker could be started: {why}"), shape
-            )
-
-    # ---- for the one who reports on the calls
-
-    def standing(self) -> tuple[dict[int, float], dict[Shape, str | None]]:
-        """Since when each call runs that does; and the slot that those of each shape wait for."""
-        with self.lock:
-            awaited = {one: next(iter(one.asked), None) for one in self._shapes.values()}
-            return self._loop.running(), awaited
-
-    def forget(self, cancelled: list[Call]) -> None:
-        """Those who wait for these are told that nobody calls them any more."""
-        with self.lock:
-            for call in cancelled:
-                begin(call.future)
-                call.over()
-
     # ---- ends of calls
 
-    def settle(self, answered: Answered, worker: Worker) -> None:
-        """Tell the futures. Not under the lock: callbacks may submit more."""
+    def settle(self, answered: Answered, worker: WorkerHandle) -> None:
+        """Settle the futures. Not under the lock: callbacks may submit more."""
         node, allocation = worker.node, worker.allocation
         for call, how, data in answered:
             self._tell(call, how, data, node, allocation)
 
-    def _tell(self, call: Call, how: int, data: bytes, node: str, allocation: str) -> None:
+    def _tell(self, call: PendingCall, how: int, data: bytes, node: str, allocation: str) -> None:
         if how <= wire.PARTS:
             value: InlineValue | FileValue = InlineValue(how, data)
         elif how == wire.FILE:
@@ -315,34 +216,31 @@ class Pool:
             value.drop()
         call.over()  # last: to remove large files takes a moment
 
-    def settle_here(self, call: Call, how: int, data: bytes) -> None:
-        """The end of a call that was run in this process."""
-        slot = here.slot or {}
+    def settle_here(self, call: PendingCall, how: int, data: bytes) -> None:
+        """Settle a call that was run in this process."""
+        slot = current_slot.slot or {}
         self._tell(call, how, data, slot.get("node", ""), slot.get("allocation", ""))
 
     def packed(self, value: Any, dumps: Dumps) -> Packed:
         return self._values.pack(value, dumps)
 
-    def fail(self, call: Call, error: BaseException) -> None:
+    def fail(self, call: PendingCall, error: BaseException) -> None:
         with contextlib.suppress(InvalidStateError):
             call.future.set_exception(error)
         call.over()
 
-    def lost(self, worker: Worker, call: Call) -> None:
+    def lost(self, worker: WorkerHandle, call: PendingCall) -> None:
         self._slots.explain(worker, call)
 
     def end_jobs(self, jobs: list[str]) -> None:
         self._slots.end(jobs)
 
     def fail_waiting(self, error: BaseException, shape: Shape | None = None) -> None:
-        with self.lock:
-            calls: list[Call] = []
-            for one in [shape] if shape is not None else list(self._shapes.values()):
-                if shape is not None or not one.workers:
-                    calls += one.waiting
-                    one.waiting.clear()
+        """Fail the waiting calls of a shape, or of all shapes that have no worker."""
+        with self.state.lock:
+            calls = self.state.take_waiting(shape)
         for call in calls:
-            if begin(call.future):
+            if mark_running(call.future):
                 self.fail(call, _not_placed(call, error))
             else:
                 call.over()
@@ -353,15 +251,15 @@ class Pool:
     # ---- forks
 
     def forked(self) -> None:
-        """In a child: what is open is the parent's."""
-        self.lock = threading.Lock()
-        if self._folder is not None and not self._closed:
+        """In a child process, let go of the parent's connections and files."""
+        self.state.lock = threading.Lock()
+        if self._folder is not None and not self.state.closed:
             self._loop.forked()
             self._folder.let_go()
 
 
-def _not_placed(call: Call, error: BaseException) -> BaseException:
-    """What a call is told that there is no place for. One that tells of itself stays as it is."""
+def _not_placed(call: PendingCall, error: BaseException) -> BaseException:
+    """Return the error of a call that finds no place. One that is about a call stays as it is."""
     if isinstance(error, CallFailed | BrokenExecutor):
         return error
     hint = error.hint if isinstance(error, GridError) else ""

@@ -1,46 +1,40 @@
-"""Shapes: calls that ask for the same wait in one line, for workers that hold just that.
+"""Shapes: calls that ask for the same resources wait in one line for workers that hold just that.
 
 How many calls a worker gets ahead depends on how long they take: short ones go many at a time,
-since messages cost more than they do, and long ones one by one, so that none waits behind another
-while a second worker has nothing to do.
+since messages cost more than the calls do, and long ones one by one, so that none waits behind
+another while a second worker is idle.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from gridhand.core.requests import Request
-from gridhand.worker import wire
+from gridhand.core.model.requests import Request
+from gridhand.library.functions.future_state import mark_pending, mark_running
+from gridhand.library.pool.worker_group import ANY, WorkerGroup
 
 if TYPE_CHECKING:
-    from gridhand.library.callnotes import Notes, Said
-    from gridhand.library.functions import Function
+    from gridhand.library.functions.pickled_function import PickledFunction
+    from gridhand.library.pool.call_log import CallSummary, Notes
+    from gridhand.library.pool.event_loop import WorkerConnection
 
 AHEAD = 64
 _AHEAD_S = 0.004  # of work that a worker has ahead
 _SOON_S = 0.05  # work that is done before another worker would have begun
 _STARVING_S, _YIELDING_S = 0.15, 2.0
-_MOST_SENT = 500
-
-
-class BrokenGridExecutor(BrokenExecutor):
-    """The initializer failed, so nothing can be called. `__cause__` is what it raised."""
 
 
 class CallFuture(Future[Any]):
-    """A future that knows its call, for whoever wants to stop it."""
+    """A future that knows its call, so that the call can be stopped."""
 
-    call: Call | None = None
+    call: PendingCall | None = None
 
 
-class Call:
+class PendingCall:
     """One call, as bytes, from when it is submitted until its future is settled."""
 
     __slots__ = (
@@ -52,7 +46,7 @@ class Call:
         self,
         number: int,
         future: CallFuture,
-        function: Function,
+        function: PickledFunction,
         packed: tuple[int, bytes],
         name: str,
         limit_s: float | None,
@@ -67,106 +61,87 @@ class Call:
         self.kept = kept  # its arguments: among them may be values whose files it needs
         self.expected = 0.0
         self.shape: Shape
-        self.worker: Worker | None = None  # whom it was given to
+        self.worker: WorkerHandle | None = None  # that it was given to
         self.submitted = time.monotonic()
         self.started: float | None = None
         self.ended: float | None = None
-        self.told: Said | None = None  # what was last reported of it
+        self.told: CallSummary | None = None  # what was last reported of it
 
     def over(self) -> None:
-        """Nobody needs what it was given any more. How it ended is noted."""
+        """Let go of its arguments, and log how it ended. Repeating this does nothing."""
         if self.kept is not None:
             self.kept = self.future.call = None
             self.data = b""
             self.shape.notes.end(self)
 
 
-class Worker:
-    """A worker that is connected, and what it has been given."""
+class WorkerHandle:
+    """A connected worker and the calls that it has been given."""
 
-    def __init__(
-        self, connected: socket.socket, pid: int, number: int, shape: Shape, told: list[str]
-    ) -> None:
-        self.socket = connected
-        self.pid = pid  # 0 where it is in another namespace
+    connection: WorkerConnection
+
+    def __init__(self, number: int, pid: int, shape: Shape, told: list[str]) -> None:
         self.number = number
+        self.pid = pid  # 0 where it is in another namespace
         self.shape = shape
         self.job, attempt, self.node, self.allocation = told
         self.attempt = int(attempt or 1)
-        self.frames = wire.Frames()
-        self.outbox = bytearray()
-        self.running: dict[int, Call] = {}  # in the order in which it was given them
+        self.given = 0  # how many calls it was given and has not given back
+        self.running: dict[int, PendingCall] = {}  # in the order in which it was given them
         self.load_s = 0.0  # how long all of that should take
         self.born = self.since = time.monotonic()  # since when it has had nothing to do
         self.begun = self.since  # when it got the call that runs
         self.recalled = False
-        self.clears_up = False  # it has answered with something large, which it now gives back
+        self.clears_up = False  # it has answered with something large, which it now frees
         self.retiring = False
         self.doomed = False
-        self._path: list[str] = []
-        self._sent: set[int] = set()
 
-    def new_path(self) -> list[str]:
-        """Where modules are looked for here, which it is to know from now on."""
-        self._path = list(sys.path)
-        return [one for one in self._path if isinstance(one, str)]
-
-    def frame(self, calls: list[Call]) -> bytes:
-        functions: list[tuple[int, bytes]] = []
-        sent = self._sent
-        if len(sent) >= _MOST_SENT:
-            sent.clear()
-            functions.append((wire.FORGET, b""))
-        for call in calls:
-            function = call.function
-            if function.number not in sent:
-                sent.add(function.number)
-                functions.append((function.number, function.data))
-        path = None if self._path == sys.path else self.new_path()
-        listed = [(one.number, one.function.number, one.kind, one.data) for one in calls]
-        return wire.frame((wire.CALLS, path, functions, listed))
+    def slot(self) -> dict[str, Any]:
+        """Return what the worker is told of the resources that it holds."""
+        parts = {} if self.shape.free else self.shape.request.resources.parts()
+        return {"request": parts, "node": self.node, "allocation": self.allocation}
 
 
 class Shape:
-    """Those that ask for the same: the calls that wait, and the workers there are for them."""
+    """The waiting calls that ask for the same resources, and the workers that hold these."""
 
     def __init__(
         self,
         number: int,
         request: Request,
         notes: Notes,
-        setup: bytes | None = None,
-        most: int | None = None,
+        group: WorkerGroup = ANY,
         held: str = "",
         apart: str = "",
     ) -> None:
         self.number = number
         self.request = request
         self.notes = notes
-        self.held = held  # the id of what is held for these calls already
+        self.held = held  # the id of the allocation that these calls run in
         self.apart = apart
-        self.alone = bool(held or apart)  # once these calls are over nobody needs its workers
-        self.free = not (held or request.amounts or request.gpu)  # nothing is to be held
-        self.setup = setup
-        self.most = most
-        self.waiting: deque[Call] = deque()
-        self.workers: set[Worker] = set()
-        self.idle: list[Worker] = []  # the last one that became so is the warmest
+        self.group = group
+        # Once these calls are over, its workers are of no use, or their executor is.
+        self.alone = bool(held or apart) or group is not ANY
+        self.free = not (held or request.amounts or request.gpu)  # its workers hold nothing
+        self.waiting: deque[PendingCall] = deque()
+        self.workers: set[WorkerHandle] = set()
+        self.idle: list[WorkerHandle] = []  # the last one that became so is the warmest
         self.asked: dict[str, float] = {}  # jobs that are to be workers, and since when
         self.asking = 0  # as many more are being asked for
-        self.early: set[str] = set()  # jobs that were there before we were told their ids
-        self.unwanted: set[str] = set()  # jobs that are being taken back
+        self.early: set[str] = set()  # jobs that connected before their ids were known here
+        self.unwanted: set[str] = set()  # jobs that are being cancelled
         self.seconds: float | None = None
-        self.no_room = False  # whether what was asked for was seen to wait for room
-        self.helped = 0  # how many of others were given back for it while it had none
+        self.no_room = False  # whether a job that was asked for was seen to wait for room
+        self.helped = 0  # how many workers of other shapes were given back for it
         self.failures = 0
-        self.broken: BaseException | None = None  # why it is of no use to wait
 
-    def take(self, worker: Worker) -> list[Call]:
-        """What this worker is to do next, besides what it has."""
-        taken: list[Call] = []
+    def take(self, worker: WorkerHandle) -> list[PendingCall]:
+        """Give the worker the calls that it is to do next; return them."""
+        taken: list[PendingCall] = []
         waiting, running = self.waiting, worker.running
         room = AHEAD - len(running)
+        if self.group.most_calls is not None:
+            room = min(room, self.group.most_calls - worker.given)
         if len(self.workers) > 1:
             room = min(room, -(-len(waiting) // len(self.workers)))
         load_s = worker.load_s
@@ -178,7 +153,7 @@ class Shape:
             if (taken or running) and load_s + expected > _AHEAD_S:
                 break
             waiting.popleft()
-            if not begin(call.future):
+            if not mark_running(call.future):
                 call.over()  # it was cancelled while it waited
                 continue
             call.expected = expected
@@ -187,37 +162,60 @@ class Shape:
             taken.append(call)
             running[call.number] = call
         worker.load_s = load_s
+        worker.given += len(taken)
         return taken
 
-    def put_back(self, calls: list[Call]) -> None:
-        """To be called first of all: these were given to a worker, and not begun."""
+    def put_back(self, calls: list[PendingCall]) -> None:
+        """Put calls first in line that were given to a worker and not begun."""
         for call in reversed(calls):
-            _revert(call.future)
+            mark_pending(call.future)
+            if call.worker is not None:
+                call.worker.given -= 1
             call.worker = None
             self.waiting.appendleft(call)
 
+    def rest(self, worker: WorkerHandle, now: float) -> None:
+        """Count the worker as idle."""
+        worker.load_s = 0.0
+        worker.since = now
+        if worker.clears_up:  # others are quicker
+            self.idle.insert(0, worker)
+        else:
+            self.idle.append(worker)
+
+    def has_worn_out(self, worker: WorkerHandle) -> bool:
+        """Return whether the worker has done all the calls that one of its group may do."""
+        return self.group.most_calls is not None and worker.given >= self.group.most_calls
+
+    def leave(self, worker: WorkerHandle) -> None:
+        """Give the worker no more calls."""
+        self.workers.discard(worker)
+        if worker in self.idle:
+            self.idle.remove(worker)
+
     def forget_cancelled(self) -> None:
-        """Those that were taken back do not wait any more: nothing is to be asked for them."""
+        """Drop cancelled calls at the head of the line: no worker is needed for them."""
         while self.waiting and self.waiting[0].future.done():
             call = self.waiting.popleft()
-            begin(call.future)  # tells those who wait for it
+            mark_running(call.future)  # notifies those who wait for it
             call.over()
 
     def first_name(self) -> str:
-        """What the first function is called that waits."""
+        """Return the name of the first function that waits."""
         try:
             return self.waiting[0].name
         except IndexError:  # it has just been given away
             return ""
 
     def took(self, seconds: float) -> None:
+        """Learn how long a call took."""
         self.seconds = seconds if self.seconds is None else 0.9 * self.seconds + 0.1 * seconds
 
     def missing(self, most: int, first: int) -> int:
-        """How many more workers to ask for, if at most so many have room.
+        """Return how many more workers to ask for, if at most `most` have room.
 
-        As long as nobody knows how long these calls take there are to be `first` at most: when
-        they are short, more would not have come up before all is done.
+        As long as it is not known how long these calls take, there are to be `first` at most: if
+        they are short, all is done before more workers would have started.
         """
         have = len(self.workers) + len(self.asked) + self.asking
         backlog = len(self.waiting)
@@ -227,57 +225,29 @@ class Shape:
         quick = sum(1 for one in self.workers if not one.running or one.begun > late)
         if quick and self.seconds is not None and backlog * self.seconds / quick < _SOON_S:
             return 0
-        if self.most is not None:
-            most = min(most, self.most)
+        if self.group.most_workers is not None:
+            most = min(most, self.group.most_workers)
         if self.seconds is None and quick == len(self.workers):
             most = min(most, first)
         return max(0, min(most, len(self.workers) + backlog) - have)
 
     def starves(self, now: float) -> bool:
-        """Whether it has waited for room for its first worker, and not for that to start alone.
+        """Return whether it has waited for room for its first worker, not just for its start.
 
-        Not for ever: others may have what it waits for, and then it is of no use to yield.
+        Not for ever: something else may hold what it waits for, and then yielding is of no use.
         """
         if not self.waiting or self.workers or not self.asked or not self.no_room:
             return False
         return _STARVING_S < now - min(self.asked.values()) < _YIELDING_S
 
     def would_help(self, other: Shape) -> int:
-        """How many workers of the other one have what one of this takes."""
+        """Return how many workers of the other shape hold what one of this shape needs."""
         asked, theirs = self.request.resources.parts(), other.request.resources.parts()
         return max((-(-asked[name] // theirs[name]) for name in asked if name in theirs), default=0)
 
 
-def begin(future: Future[Any]) -> bool:
-    """Whether it may run: it was not cancelled, nor stopped, while it waited."""
-    if future._state in ("PENDING", "CANCELLED"):
-        with contextlib.suppress(RuntimeError):  # stopped just now
-            return future.set_running_or_notify_cancel()
-    return False
-
-
-def _revert(future: Future[Any]) -> None:
-    """A call that was not begun waits again, and can be cancelled again."""
-    with future._condition:
-        if future._state == "RUNNING":
-            future._state = "PENDING"
-
-
-def force_cancel(future: Future[Any]) -> bool:
-    """Count it as cancelled even if it runs; whether it was open."""
-    with future._condition:
-        if future._state not in ("PENDING", "RUNNING"):
-            return False
-        future._state = "CANCELLED"
-        future._condition.notify_all()
-    future._invoke_callbacks()  # type: ignore[attr-defined]
-    with contextlib.suppress(Exception):
-        future.set_running_or_notify_cancel()
-    return True
-
-
 def lacking(asked: Request, held: Mapping[str, int]) -> dict[str, int] | None:
-    """What a slot that holds so much needs besides to run such a call itself; None if it cannot.
+    """Return what a slot with so much needs in addition to run the call; None if it cannot.
 
     Not more of what it has: that is its limit. And no devices, which its process does not see.
     """

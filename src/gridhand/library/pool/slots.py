@@ -1,15 +1,16 @@
 """Slots: the jobs whose commands are the workers of a pool.
 
-A slot is an attached job like any other, so what it holds, its limits, its end with this process,
-and why it waits are what they are for all jobs. One thread asks the controller for them: as many as
-there are calls that wait and room for, in one submission, so that those for which there is no room
-yet have their place in the queue. Calls themselves never come this way.
+A slot is an attached job like any other: it holds resources, has limits, ends with this process,
+and its wait can be explained. One thread asks the controller for them, as many as there are calls
+waiting and room for, in one submission, so that those for which there is no room yet have their
+place in the queue. Calls themselves never go this way.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,59 +26,65 @@ from gridhand.core.errors import (
     UnknownJob,
     WorkerLost,
 )
-from gridhand.core.names import check_label
-from gridhand.core.requests import Request
-from gridhand.core.resources import UNIT
-from gridhand.library.asking import Asking
-from gridhand.library.children import MOST_APART, Children, most_children, program
-from gridhand.library.jobs import cancelling, looking, text_of
-from gridhand.library.nested import Nested
-from gridhand.library.submitting import Submitting, submission
+from gridhand.core.model.names import check_label
+from gridhand.core.model.requests import Request
+from gridhand.core.model.resources import UNIT
+from gridhand.core.operations import GetStatus
+from gridhand.library.job_handle import cancel_job, find_job, read_log
+from gridhand.library.pool.local_workers import MOST_APART, Children, most_children, program
+from gridhand.library.pool.nested import Nested
+from gridhand.library.remote_operations import RemoteRequest
+from gridhand.library.submission import RemoteSubmit, submission
 
 if TYPE_CHECKING:
-    from gridhand.core.views import Status
-    from gridhand.library.pool import Pool
+    from gridhand.core.ledger.status import Status
+    from gridhand.library.pool.pool import Pool
+    from gridhand.library.pool.shape import PendingCall, Shape, WorkerHandle
+    from gridhand.library.pool.state import PoolState
     from gridhand.library.remote import Remote
-    from gridhand.library.shapes import Call, Shape, Worker
 
 _GRACE_S = 0.1
 _SOON_S = 0.02
 _LATER_S = 0.5
 _LOOK_S = 0.15
 _EXPLAINED_S = 10.0
-_KNOWN_S = 2.0  # for how long the size of the cluster is taken as known
+_KNOWN_S = 2.0  # for how long the size of the cluster is taken to be the same
 _MOST_ASKED = 500
 _FAILURES = 3
 _CLOSING_S = 5.0
+_NESTED_S = 1.0
 _BY_THEMSELVES_S = 0.3
 _OPEN = ("queued", "running")
 NAMED = {
-    "name": None, "priority": None, "task_type": None, "time_limit": None, "retries": 0,
+    "name": None, "priority": None, "task_type": None, "timeout": None, "retries": 0,
     "retry_on": None, "after": (), "env": None, "cwd": None, "stdin": None, "stdout": None,
     "stderr": None, "detach": False, "within": None,
 }  # fmt: skip
 
 
-class Lost(NamedTuple):
-    """A worker that is gone, and the call that it took with it."""
+class SlotLost(NamedTuple):
+    """A worker that is gone, and the call that it was running."""
 
-    worker: Worker
-    call: Call
+    worker: WorkerHandle
+    call: PendingCall
     since: float
 
 
 class Slots:
-    """Asks the controller for a pool; what it changes there it changes under the pool's lock."""
+    """Asks the controller for the slots of a pool, and finds out why workers were lost."""
 
-    def __init__(self, pool: Pool, remote: Remote, owner: str, folder: str) -> None:
+    def __init__(
+        self, pool: Pool, state: PoolState, remote: Remote, owner: str, folder: str
+    ) -> None:
         self._pool = pool
+        self._state = state
         self._remote = remote
         self._owner = owner
         self._folder = folder
         self._children = Children(folder)
         self._nested = Nested(pool, remote, owner)
         self._woken = threading.Event()
-        self._lost: list[Lost] = []
+        self._lost: list[SlotLost] = []
         self._unwanted: list[str] = []
         self._jobs: set[str] = set()  # all that may be open
         self._known: tuple[float, Status] | None = None
@@ -92,35 +99,54 @@ class Slots:
     def wake(self) -> None:
         self._woken.set()
 
-    def explain(self, worker: Worker, call: Call) -> None:
-        """Find out why the worker ended, and tell the call."""
-        self._lost.append(Lost(worker, call, time.monotonic()))
+    def explain(self, worker: WorkerHandle, call: PendingCall) -> None:
+        """Find out why the worker ended, and fail the call with that."""
+        self._lost.append(SlotLost(worker, call, time.monotonic()))
         self.wake()
 
     def end(self, jobs: list[str]) -> None:
-        """These are not wanted any more, whatever they are doing."""
+        """Cancel these jobs, whatever they are doing."""
         self._unwanted += jobs
         self.wake()
 
     def close(self) -> None:
-        """Come back when all of them are over, and with them all that they held."""
+        """Return when all slots are over, and what they held is released."""
         self._closed = True
         self.wake()
         if self._thread is not threading.current_thread():
             self._thread.join(_CLOSING_S)
-        for shape in self._pool.shapes():
-            self._unwanted += self._pool.surplus(shape)
-        begin = time.monotonic()
-        try:
+        with self._state.lock:
+            for shape in self._state.shapes():
+                self._unwanted += self._state.take_surplus(shape)
+        with suppress(GridError):  # what is left ends with the session
             self._cancel()
-            while (left := self._open()) and time.monotonic() - begin < _CLOSING_S:
-                if time.monotonic() - begin > _BY_THEMSELVES_S:
-                    self._unwanted += left
-                    self._cancel()
-                time.sleep(_SOON_S)
-        except GridError:
-            pass  # what is left ends with the session
+            self._wait_for_end(self._open_jobs, self._cancel)
         self._children.close(_BY_THEMSELVES_S)
+
+    def wait_for_unused(self) -> None:
+        """Return when all slots are over that are not in use."""
+        if not self._jobs:
+            return
+        with self._state.lock:
+            for shape in self._state.shapes():
+                self._unwanted += self._state.take_surplus(shape)
+        self.wake()
+        with suppress(GridError):  # the controller is away: the caller will be told
+            self._wait_for_end(self._unused_jobs, self.wake)
+
+    def _wait_for_end(self, left: Callable[[], set[str]], cancel: Callable[[], None]) -> None:
+        """Wait for jobs that end by themselves; cancel those that take too long."""
+        begin = time.monotonic()
+        while (jobs := left()) and time.monotonic() - begin < _CLOSING_S:
+            if time.monotonic() - begin > _BY_THEMSELVES_S:
+                self._unwanted += jobs
+                cancel()
+            time.sleep(_SOON_S)
+
+    def _unused_jobs(self) -> set[str]:
+        jobs = self._open_jobs()
+        with self._state.lock:
+            return jobs - self._state.jobs_in_use()
 
     # ---- the thread
 
@@ -129,10 +155,12 @@ class Slots:
             self._woken.clear()
             pause: float | None = None
             try:
-                shapes = self._pool.shapes()
+                with self._state.lock:
+                    shapes = self._state.shapes()
                 for shape in shapes:
                     self._ask_for(shape)
-                self._nested.help(shapes, self._known and self._known[1])
+                if self._nested.help(shapes):
+                    pause = _NESTED_S
                 self._cancel()
                 if self._lost:
                     self._explain()
@@ -141,59 +169,71 @@ class Slots:
                     self._again, pause = False, _SOON_S
                 if self._look():
                     pause = min(pause or _LOOK_S, _LOOK_S)
-            except Exception as error:  # whatever it is, those who wait are to hear of it
+            except Exception as error:  # whatever it is, the calls that wait fail with it
                 self._pool.fail_waiting(error)
                 pause = _LATER_S
             self._woken.wait(pause)
 
     def _ask_for(self, shape: Shape) -> None:
-        count = self._pool.to_ask(shape, self._most)
-        surplus = self._pool.surplus(shape)
-        if surplus:
-            self._unwanted += surplus
+        count = self._missing(shape)
+        with self._state.lock:
+            self._unwanted += self._state.take_surplus(shape)
         if not count:
             return
         if shape.free:
             self._start(shape, count)
             return
         try:
-            made = self._remote.call(self._submitting(shape, min(count, _MOST_ASKED)))
-        except AllocationBusy:  # the worker before is about to be gone
-            self._pool.asked(shape, count, [])
+            made = self._remote.run(self._submitting(shape, min(count, _MOST_ASKED)))
+        except AllocationBusy:  # the worker before is about to end
+            self._asked(shape, count, [])
             self._again = True
             return
         except GridError as error:
-            self._pool.asked(shape, count, [])
+            self._asked(shape, count, [])
             if shape.held and isinstance(error, UnknownAllocation | MoveRefused):
-                gone = f"what was held for it ({shape.held}) is not any more"
+                gone = f"the allocation it was to run in ({shape.held}) is gone"
                 error = CallFailed("", "node_lost", gone)
             self._pool.fail_waiting(error, shape)
             return
         ids = [str(job["id"]) for job in made]
         self._jobs.update(ids)
-        self._pool.asked(shape, count, ids)
+        self._asked(shape, count, ids)
+
+    def _missing(self, shape: Shape) -> int:
+        state = self._state
+        with state.lock:
+            if not state.wants_slots(shape, time.monotonic()):
+                return 0
+        limits = self._most(shape)  # which may ask the controller
+        with state.lock:
+            return state.ask_for_slots(shape, *limits)
+
+    def _asked(self, shape: Shape, count: int, jobs: list[str]) -> None:
+        with self._state.lock:
+            self._state.slots_asked(shape, count, jobs, time.monotonic())
 
     def _start(self, shape: Shape, count: int) -> None:
-        """Workers that need no job, because nothing is to be held for their calls."""
+        """Start workers that need no job, because nothing is held for their calls."""
         try:
             ids = [self._children.start(shape) for _ in range(count)]
         except OSError as error:
-            self._pool.asked(shape, count, [])
+            self._asked(shape, count, [])
             said = f"no worker could be started: {error}"
             self._pool.fail_waiting(WorkerLost("", "start_failed", said), shape)
             return
-        self._pool.asked(shape, count, ids)
+        self._asked(shape, count, ids)
 
-    def _submitting(self, shape: Shape, count: int) -> Submitting:
+    def _submitting(self, shape: Shape, count: int) -> RemoteSubmit:
         named = {**NAMED, "name": _name(shape), "within": shape.held or None}
         array = f"1-{count}" if count > 1 else None
         words = program(self._folder, str(shape.number))
         asked = None if shape.held else shape.request
         body = submission(words, asked, {}, local=True, array=array, **named)
-        return Submitting(self._owner, None, {**body, "grace_s": _GRACE_S})
+        return RemoteSubmit(self._owner, None, {**body, "grace_s": _GRACE_S})
 
     def _most(self, shape: Shape) -> tuple[int, int]:
-        """How many of these the whole cluster could hold, and how many to begin with."""
+        """Return how many of these the whole cluster could hold, and how many to begin with."""
         if shape.held:
             return 1, 1
         if shape.free:
@@ -201,7 +241,7 @@ class Slots:
             return most, most
         now = time.monotonic()
         if self._known is None or now - self._known[0] > _KNOWN_S:
-            self._known = now, self._remote.call(self._remote.status())
+            self._known = now, self._remote.run(GetStatus())
         status = self._known[1]
         return most_slots(status, shape.request), most_slots(status, shape.request, whole=True)
 
@@ -209,16 +249,16 @@ class Slots:
         while self._unwanted:
             job = self._unwanted.pop()
             if not self._children.end(job):
-                with suppress(UnknownJob):  # so old that it was forgotten
-                    self._remote.call(cancelling(self._owner, job))
+                with suppress(UnknownJob):  # it was forgotten, so old is it
+                    self._remote.run(cancel_job(self._owner, job))
 
     def _explain(self) -> None:
-        """Look at each once: how it ended may not be known yet."""
+        """Look at each lost worker once: how it ended may not be known yet."""
         for lost in list(self._lost):
             late = time.monotonic() - lost.since > _EXPLAINED_S
             try:
                 facts = self._facts(lost.worker.job)
-            except GridError as error:  # nobody can tell now
+            except GridError as error:  # the controller is away
                 if late:
                     self._tell(lost, WorkerLost(lost.call.name, "worker_lost", str(error)))
                 continue
@@ -227,14 +267,15 @@ class Slots:
             if over or late:
                 self._tell(lost, how_lost(lost.call.name, lost.worker, facts, attempt))
 
-    def _tell(self, lost: Lost, error: GridError) -> None:
+    def _tell(self, lost: SlotLost, error: GridError) -> None:
         self._lost.remove(lost)
         self._jobs.discard(lost.worker.job)
         self._pool.fail(lost.call, error)
 
     def _look(self) -> bool:
-        """Whether some have not come yet. One that never will is found out here."""
-        waiting = self._pool.awaited()
+        """Return whether some slots have not come yet. One that never will is found here."""
+        with self._state.lock:
+            waiting = self._state.awaited_slots()
         now = time.monotonic()
         if now - self._looked >= _LOOK_S:
             self._looked = now
@@ -251,20 +292,26 @@ class Slots:
         said = str(facts["message"] or f"it ended as {facts['state']} ({facts['reason']})")
         if facts["reason"] == "exit" and shape.free is False:
             client = self._remote.client(self._owner)
-            said += f": {text_of(client, facts['id'], 'stderr').strip()[-500:]}"
-        self._pool.did_not_come(shape, str(facts["id"]), said, _FAILURES)
+            said += f": {read_log(client, facts['id'], 'stderr').strip()[-500:]}"
+        with self._state.lock:
+            hopeless = self._state.slot_failed(shape, str(facts["id"]), _FAILURES)
+        if hopeless:
+            why = f"no worker could be started: {said}"
+            self._pool.fail_waiting(WorkerLost("", "start_failed", why), shape)
 
     def _facts(self, job: str) -> dict[str, Any]:
-        return self._children.facts(job) or self._remote.call(looking(job))
+        return self._children.facts(job) or self._remote.run(find_job(job))
 
-    def _open(self) -> set[str]:
+    def _open_jobs(self) -> set[str]:
+        """Return the slots that are not over."""
+        mine = set(self._jobs)
         ask = routes.jobs(("open",), self._owner, None, 10_000)
-        jobs = self._remote.call(Asking(None, ask, list))
-        return self._jobs & {str(job["id"]) for job in jobs}
+        jobs = self._remote.run(RemoteRequest(None, ask, list))
+        return mine & {str(job["id"]) for job in jobs}
 
 
 def _name(shape: Shape) -> str:
-    """What such a job is called in lists: as the first function that asks for it."""
+    """Return the name of such a job: that of the first function that asks for it."""
     try:
         return check_label(shape.first_name(), "name")
     except GridError:
@@ -272,9 +319,9 @@ def _name(shape: Shape) -> str:
 
 
 def most_slots(status: Status, request: Request, *, whole: bool = False) -> int:
-    """At most so many have room in the whole cluster, if it were empty. At least 1: it may grow.
+    """Return how many slots the whole cluster has room for if empty; at least 1: it may grow.
 
-    As many as have `whole` cores is less, for those who share one.
+    With `whole`, count at least one core for each: there are fewer if they would share cores.
     """
     found = 1
     for choice in request.choices():
@@ -299,15 +346,15 @@ def _attempt(facts: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def how_lost(
-    name: str, worker: Worker, facts: dict[str, Any], attempt: dict[str, Any]
+    name: str, worker: WorkerHandle, facts: dict[str, Any], attempt: dict[str, Any]
 ) -> GridError:
-    """The error for the call that a worker took with it."""
+    """Return the error of the call that a lost worker was running."""
     who = worker.job if worker.shape.free else f"job {worker.job}"
     return _lost(name, f"its worker is gone ({who}): ", facts, attempt)
 
 
 def how_ended(name: str, facts: dict[str, Any]) -> GridError:
-    """The error for a call that was a job of its own, and has left no result."""
+    """Return the error of a detached call that has left no result."""
     attempt = facts["attempts"][-1] if facts["attempts"] else {}
     reason = attempt.get("reason") or facts["reason"]
     if reason == "timeout":
@@ -328,5 +375,5 @@ def _lost(name: str, who: str, facts: dict[str, Any], attempt: dict[str, Any]) -
     return WorkerLost(name, reason, f"{who}{said}")
 
 
-def timed_out(call: Call) -> GridError:
+def timed_out(call: PendingCall) -> GridError:
     return CallTimeout(call.name, call.limit_s or 0.0)

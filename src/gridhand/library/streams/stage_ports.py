@@ -1,7 +1,7 @@
-"""How a stream reaches the workers of its stages: by queues in this process, or by sockets.
+"""Connect a stream to the workers of its stages, through queues in this process or sockets.
 
-Whatever a worker does is put into the stream's inbox by whoever reads it, so that the stream's own
-thread never waits for one worker while another has something to say.
+A reader thread for each worker puts its messages into the stream's inbox, so that the stream's own
+thread never blocks on one worker while another has an answer.
 """
 
 from __future__ import annotations
@@ -15,50 +15,54 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gridhand.library.poolfolder import PoolFolder
-from gridhand.library.threadcalls import Kept
-from gridhand.library.values import FileValue, InlineValue, keep_those_in
-from gridhand.worker import stage, wire
-from gridhand.worker.failing import raised
-from gridhand.worker.stage import Answer, Item, Work
-from gridhand.worker.values import Folders, Packed, dumps
+from gridhand.library.functions.values import FileValue, InlineValue, keep_those_in
+from gridhand.library.pool.folder import PoolFolder
+from gridhand.library.thread_runner.thread_call import Kept
+from gridhand.worker import stage_worker, wire
+from gridhand.worker.encoded_values import Folders, Packed, dumps
+from gridhand.worker.errors import raised
+from gridhand.worker.stage_worker import Answer, Item, StageWork
 
 Put = Callable[[Any], None]
 
 
 class Joined(NamedTuple):
-    """A worker of that stage is there."""
+    """A message: a worker of this stage has connected."""
 
     stage: str
-    port: Port
+    port: StagePort
 
 
-class Told(NamedTuple):
-    port: Port
+class Answered(NamedTuple):
+    """A message: a worker has answered items."""
+
+    port: StagePort
     answers: list[Answer]
 
 
-class Gone(NamedTuple):
-    port: Port
+class Disconnected(NamedTuple):
+    """A message: a worker has gone."""
+
+    port: StagePort
 
 
-class Port(Protocol):
-    """One worker, as the stream has it."""
+class StagePort(Protocol):
+    """The stream's side of the connection to one worker."""
 
     def send(self, items: Sequence[Item]) -> None: ...
 
     def close(self) -> None:
-        """It is to end, once it has done what it was sent."""
+        """Tell the worker to end after the items it was sent."""
 
 
 class Wiring(Protocol):
-    """Makes workers of calls."""
+    """Turns function calls into connected stage workers."""
 
-    def call(self, stage: str, work: Work) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What is to be called, for as long as the stage lasts, and with what."""
+    def call(self, stage: str, work: StageWork) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return the function, and its arguments, that a worker of the stage runs throughout."""
 
     def pack(self, value: Any) -> Any:
-        """A value as items have it: its `load` gives it back."""
+        """Return `value` in the form that items carry; its `load` returns the value."""
 
     def close(self) -> None: ...
 
@@ -66,8 +70,8 @@ class Wiring(Protocol):
 # ---- threads
 
 
-class ThreadPort:
-    """One worker in a thread of this process; both of its sides."""
+class QueueStagePort:
+    """Both sides of the connection to a worker in a thread of this process."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
@@ -86,51 +90,52 @@ class ThreadPort:
         return not self._items.empty()
 
     def answer(self, answers: list[Answer]) -> None:
-        told = [
-            one if one.error is not None else one._replace(value=Kept(one.value)) for one in answers
+        kept = [
+            answer if answer.error is not None else answer._replace(value=Kept(answer.value))
+            for answer in answers
         ]
-        self._put(Told(self, told))
+        self._put(Answered(self, kept))
 
     def failure(self, error: BaseException) -> BaseException:
         return error
 
 
-class Threads:
-    """For a caller that runs calls in threads."""
+class ThreadWiring:
+    """Connects workers that run in threads of this process."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
 
-    def call(self, stage: str, work: Work) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def call(self, stage: str, work: StageWork) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self._serve, (stage, work)
 
-    def _serve(self, name: str, work: Work) -> None:
-        port = ThreadPort(self._put)
+    def _serve(self, name: str, work: StageWork) -> None:
+        port = QueueStagePort(self._put)
         self._put(Joined(name, port))
         try:
-            stage.serve(work, port)
+            stage_worker.serve(work, port)
         finally:
-            self._put(Gone(port))
+            self._put(Disconnected(port))
 
     def pack(self, value: Any) -> Kept:
         return Kept(value)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: threads leave nothing behind."""
 
 
 # ---- processes
 
 
 class SocketPort:
-    """One worker at the other end of a connection."""
+    """The stream's side of a socket connection to a worker process."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def send(self, items: Sequence[Item]) -> None:
         listed = [(number, [_packed(one) for one in values]) for number, values in items]
-        with contextlib.suppress(OSError):  # it has gone, and its reader says so
+        with contextlib.suppress(OSError):  # its reader thread reports that it is gone
             self._connection.send_bytes(marshal.dumps(listed))
 
     def close(self) -> None:
@@ -140,7 +145,7 @@ class SocketPort:
         return [_answer(*one) for one in marshal.loads(self._connection.recv_bytes())]
 
     def hang_up(self) -> None:
-        """Whoever reads from it finds its end, and closes it."""
+        """Shut the connection down; its reader thread then closes it."""
         with (
             contextlib.suppress(OSError),
             socket.socket(fileno=os.dup(self._connection.fileno())) as same,
@@ -162,14 +167,14 @@ def _answer(number: int, packed: Packed | None, error: bytes | None, seconds: fl
     return Answer(number, value, None, seconds)
 
 
-class Sockets:
-    """For a caller that runs calls in processes of this machine."""
+class SocketWiring:
+    """Connects workers that run in processes of this machine."""
 
     def __init__(self, put: Put) -> None:
         from multiprocessing.connection import Listener
 
         self._put = put
-        self._folder = PoolFolder()  # which is removed by others, if we are killed
+        self._folder = PoolFolder()  # other processes remove it if this one is killed
         self._folders = self._folder.folders
         self._values = Folders(self._folders, "c")
         self._secret, self._address = self._folder.secret, self._folder.socket
@@ -178,8 +183,8 @@ class Sockets:
         self._ports: list[SocketPort] = []
         threading.Thread(target=self._accept, name="gridhand-stages", daemon=True).start()
 
-    def call(self, stage_id: str, work: Work) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return stage.connect, (self._address, self._secret, stage_id, self._folders, work)
+    def call(self, stage_id: str, work: StageWork) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return stage_worker.connect, (self._address, self._secret, stage_id, self._folders, work)
 
     def pack(self, value: Any) -> InlineValue | FileValue:
         kind, data = self._values.pack(value, dumps)
@@ -192,7 +197,7 @@ class Sockets:
             try:
                 connection = self._listener.accept()
             except (AuthenticationError, EOFError, ConnectionError):
-                continue  # it was none of ours
+                continue  # not one of our workers
             except OSError:
                 return
             threading.Thread(
@@ -206,14 +211,14 @@ class Sockets:
             name, _, _ = marshal.loads(connection.recv_bytes())
             self._put(Joined(name, port))
             while True:
-                self._put(Told(port, port.read()))
+                self._put(Answered(port, port.read()))
         connection.close()
-        self._put(Gone(port))
+        self._put(Disconnected(port))
 
     def close(self) -> None:
         self._closed = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as waking:
-            waking.connect(self._address)  # whoever accepts does not hear of the closing itself
+            waking.connect(self._address)  # closing alone does not wake the accepting thread
         self._listener.close()
         keep_those_in(self._folders)
         for port in self._ports:
@@ -221,6 +226,6 @@ class Sockets:
         self._folder.remove()
 
 
-def error_of(told: Any, stage_id: str) -> BaseException:
-    """What the function raised, however it was sent."""
-    return raised(told, stage_id) if isinstance(told, bytes) else told
+def error_of(sent: Any, stage_id: str) -> BaseException:
+    """Return the exception that the function raised, from either kind of worker."""
+    return raised(sent, stage_id) if isinstance(sent, bytes) else sent

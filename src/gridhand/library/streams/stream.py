@@ -1,13 +1,14 @@
-"""Streams: a graph whose functions stay warm, into which items are pushed.
+"""A stream: a graph whose functions stay warm while items are pushed through it.
 
-Each function is a stage with workers of its own, which hold what it costs from the beginning of the
-stream to its end. One thread moves items from stage to stage: it hears what workers tell, asks
-`StreamRun` what follows from it, and sends that on.
+Each function is a stage with workers of its own, which hold its resources from the start of the
+stream to its end. One thread moves items from stage to stage: it receives the workers' messages,
+asks `StreamRun` what follows, and sends the next items.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import threading
@@ -19,27 +20,37 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gridhand.core.errors import CallFailed, FunctionFailed, GraphTimeout, GridClosed, OutOfMemory
+from gridhand.core.graph.stream_run import Outcome, ReadyItem, StreamRun
 from gridhand.core.html import table
-from gridhand.core.streamrun import Outcome, Ready, StreamRun
-from gridhand.library.caller import Caller, FunctionCall
-from gridhand.library.stageports import Gone, Joined, Told, error_of
-from gridhand.library.stages import Stage, Waiting
-from gridhand.worker.stage import SETUP, Answer
+from gridhand.library.functions.function_runner import FunctionCall, FunctionRunner
+from gridhand.library.streams.stage import Stage, WaitingItem
+from gridhand.library.streams.stage_ports import Answered, Disconnected, Joined, error_of
+from gridhand.library.streams.stream_future import StreamFuture, UnreadItems
+from gridhand.worker.stage_worker import SETUP, Answer
 
 if TYPE_CHECKING:
-    from gridhand.core.requests import Request
-    from gridhand.library.stageports import Port, Wiring
+    from gridhand.core.model.requests import Request
+    from gridhand.library.streams.stage_ports import StagePort, Wiring
 
-MOST_LOSSES = 3  # of one item, with workers that were lost
+MOST_LOSSES = 3  # workers that may be lost with one item before it fails
 _ENDING_S = 10.0
 
 
 class Pushed(NamedTuple):
+    """A message: an item has been pushed."""
+
+    future: StreamFuture
     values: dict[str, Any]
 
 
-class Ended(NamedTuple):
-    """The call that was a worker of this stage is over."""
+class Withdrawn(NamedTuple):
+    """A message: nobody wants this item any more."""
+
+    number: int
+
+
+class WorkerEnded(NamedTuple):
+    """A message: the call that ran a worker of this stage has ended."""
 
     stage: str
     call: Future[Any]
@@ -50,16 +61,17 @@ class Stop(NamedTuple):
 
 
 class Stream:
-    """Push items, iterate over what comes of them, in the order they were pushed; then stop it.
+    """Push items, iterate over the results in the order of the pushes, then stop it.
 
-    An item that fails is a `FunctionFailed` in its place, and those after it flow on. Any thread
-    may push, and another one iterate.
+    A failed item yields its `FunctionFailed` in its place, and later items continue. Any number of
+    threads may push, iterate and map at the same time: every item has a future of its own, so no
+    result reaches anybody but its reader.
     """
 
     def __init__(
         self,
         run: StreamRun,
-        caller: Caller,
+        caller: FunctionRunner,
         wiring: Wiring,
         inbox: queue.SimpleQueue[Any],
         requests: dict[str, Request],
@@ -72,21 +84,22 @@ class Stream:
         self._inbox = inbox
         self._requests = requests
         self._stages = {id: Stage(run.functions[id], plan) for id, plan in run.plans.items()}
-        self._of: dict[Port, Stage] = {}
+        self._of: dict[StagePort, Stage] = {}
         self._room = threading.Semaphore(capacity)
-        self._capacity = capacity
+        self.capacity = capacity
         self._changed = threading.Condition()
-        self._results: deque[Outcome] = deque()
-        self._count = 0
+        self._numbers = itertools.count()
+        self._open: dict[int, StreamFuture] = {}  # of the stream's thread
+        self._unread = UnreadItems()  # of `push`, for those who iterate
         self._stopping = False
         self._ready = False
         self._over = False
         self._failure: BaseException | None = None
         self._name = f"s{os.urandom(5).hex()}"
-        self._thread = threading.Thread(target=self._work, name="gridhand-stream", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="gridhand-stream", daemon=True)
 
     def begin(self, timeout_s: float | None) -> None:
-        """Start all stages, and come back when each has its workers."""
+        """Start every stage and return when each has its workers."""
         for stage in self._stages.values():
             for _ in range(stage.function.parallelism):
                 self._start_worker(stage)
@@ -100,81 +113,110 @@ class Stream:
             self.stop(at_once=True)
             raise self._failure
 
-    # ---- for those who use it
+    # ---- for users
 
-    def push(self, *value: Any, timeout: float | None = None, **inputs: Any) -> None:
-        """Put an item in: its value, or with several inputs one by the id of each.
+    def push(self, *value: Any, timeout: float | None = None, **inputs: Any) -> StreamFuture:
+        """Push one item: its value or, for a graph with several inputs, one value by input id.
 
-        Waits while as many are on their way as may be; `TimeoutError` if that lasts too long.
+        Return its future. Waits while `capacity` items are in the stream, at most `timeout`
+        seconds, then raises `TimeoutError`.
         """
-        values = self._run.read(value, inputs)
+        return self._push(self._run.read(value, inputs), timeout, keep=True)
+
+    def _push(self, values: dict[str, Any], timeout: float | None, *, keep: bool) -> StreamFuture:
+        """Hand an item to the stream's thread; `keep` its result for those who iterate."""
         self._check()
         if not self._room.acquire(timeout=timeout):
-            raise TimeoutError(f"{self._capacity} items are on their way, and none has come out")
-        self._put_in(values)
-
-    def push_now(self, *value: Any, **inputs: Any) -> bool:
-        """The same, if that needs no waiting; whether it was so."""
-        values = self._run.read(value, inputs)
-        self._check()
-        if not self._room.acquire(blocking=False):
-            return False
-        self._put_in(values)
-        return True
-
-    def _put_in(self, values: dict[str, Any]) -> None:
+            raise TimeoutError(f"the stream is full: {self.capacity} items and none finished")
+        future = StreamFuture(next(self._numbers), self._withdraw)
         try:
-            self._check()
             packed = {id: self._wiring.pack(one) for id, one in values.items()}
+            with self._changed:
+                self._check()
+                self._inbox.put(Pushed(future, packed))
+                if keep:
+                    self._unread.add(future)
         except BaseException:
             self._room.release()
             raise
-        self._inbox.put(Pushed(packed))
+        return future
+
+    def _withdraw(self, number: int) -> None:
+        self._inbox.put(Withdrawn(number))
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._stopping:
-            raise GridClosed("this stream was stopped", hint="Begin another one.")
+            raise GridClosed("this stream was stopped", hint="Start another stream.")
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        while self.wait_for_next():
+            if (future := self.take_next()) is not None:
+                return self.outcome(future)
+        raise StopIteration
+
+    def wait_for_next(self, timeout: float | None = None) -> bool:
+        """Wait until the next pushed item has ended; return whether there is such an item.
+
+        Raise the error of a stream that has failed, and `TimeoutError` after `timeout` seconds.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._results or self._over)
-            if self._results:
-                outcome = self._results.popleft()
-            elif self._failure is not None:
+            if not self._changed.wait_for(self._is_next_known, timeout):
+                raise TimeoutError("no pushed item has ended")
+            if not self._unread and self._failure is not None:
                 raise self._failure
-            else:
-                raise StopIteration
-        if outcome.error is not None:
-            return outcome.error
-        value = outcome.value
-        if isinstance(value, dict):  # of several last functions
-            return {id: one.load() for id, one in value.items()}
-        return value.load()
+            return bool(self._unread)
+
+    def take_next(self) -> StreamFuture | None:
+        """Take the next pushed item if it has ended; None if another reader was quicker."""
+        with self._changed:
+            return self._unread.take_ended()
+
+    def _is_next_known(self) -> bool:
+        return self._unread.first_has_ended() if self._unread else self._over
+
+    def outcome(self, future: StreamFuture) -> Any:
+        """Return the result of an item or its error; raise if it was the stream that failed."""
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if error is self._failure or not isinstance(error, FunctionFailed):
+            raise error
+        return error
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Push all of these, and give what comes of each, in order; never more than may be."""
-        waiting = 0
-        for item in items:
-            if waiting >= self._capacity:
-                yield next(self)
-                waiting -= 1
-            self.push(item)
-            waiting += 1
-        for _ in range(waiting):
-            yield next(self)
+        """Push every item and yield the result of each, in order, within the stream's capacity.
+
+        The results reach nobody else. If the iterator is abandoned, its items are given up.
+        """
+        futures: deque[StreamFuture] = deque()
+        try:
+            for item in items:
+                if len(futures) >= self.capacity:
+                    yield self.outcome(futures.popleft())
+                futures.append(self.push_for_map(item))
+            while futures:
+                yield self.outcome(futures.popleft())
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def push_for_map(self, item: Any, timeout: float | None = None) -> StreamFuture:
+        """Push an item whose result those who iterate over the stream do not get."""
+        return self._push(self._run.read((item,), {}), timeout, keep=False)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Take no more, let what is on its way come out, and give back what is held.
+        """Refuse further items, finish those in the stream, and release the resources.
 
-        What has come out stays there to be iterated over. With `at_once` the rest is given up.
+        Results can still be read afterwards. With `at_once`, unfinished items are dropped.
         """
-        self._stopping = True
-        self._inbox.put(Stop(at_once))
+        with self._changed:  # so that what was pushed before is in the inbox before this
+            self._stopping = True
+            self._inbox.put(Stop(at_once))
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -189,18 +231,18 @@ class Stream:
     def __repr__(self) -> str:
         state = "stopped" if self._over else "running"
         names = ", ".join(self._stages)
-        return f"<stream {state}: {names}; {self._run.open} items on their way>"
+        return f"<stream {state}: {names}; {self._run.open} items in the stream>"
 
     def _repr_html_(self) -> str:
         rows = [(id, len(stage.ports)) for id, stage in self._stages.items()]
         return table(("stage", "workers"), rows, repr(self))
 
-    # ---- the thread
+    # ---- the stream's thread
 
-    def _work(self) -> None:
+    def _run_loop(self) -> None:
         try:
             while not self._finished():
-                self._hear()
+                self._receive()
         except BaseException as error:
             self._failure = self._failure or error
         finally:
@@ -211,70 +253,76 @@ class Stream:
 
     _flushing = False
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         messages = []
         with contextlib.suppress(queue.Empty):
             messages.append(self._inbox.get(timeout=self._patience_s()))
             while True:
                 messages.append(self._inbox.get_nowait())
         for message in messages:
-            self._take(message)
+            self._handle(message)
+        if any(type(message) is Withdrawn for message in messages):
+            for stage in self._stages.values():
+                stage.keep(self._run.is_open)
         now = time.monotonic()
-        for number, stage in self._run.late(now):
+        for number, joining in self._run.late(now):
             late = TimeoutError("the other parts of this item did not come in time")
-            self._fail(number, FunctionFailed(stage, late))
+            self._fail(number, FunctionFailed(joining, late))
         for one in self._stages.values():
             for port, items in one.to_send(now, flushing=self._flushing):
                 port.send(items)
-        self._tell()
+        self._publish()
 
     def _patience_s(self) -> float | None:
         dues = [stage.due() for stage in self._stages.values()]
         known = [due for due in (*dues, self._run.next_late()) if due is not None]
         return max(0.0, min(known) - time.monotonic()) if known else None
 
-    def _take(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         match message:
-            case Pushed(values):
-                self._put(self._run.push(values, time.monotonic()))
-            case Told(port, answers):
+            case Pushed(future, values):
+                self._open[future.number] = future
+                self._put(self._run.push(future.number, values, time.monotonic()))
+            case Answered(port, answers):
                 for answer in answers:
                     self._answered(port, answer)
             case Joined(id, port):
                 self._of[port] = self._stages[id]
-            case Gone(port):
+            case Disconnected(port):
                 self._lost(port)
-            case Ended(id, call):
+            case WorkerEnded(id, call):
                 self._worker_ended(self._stages[id], call)
+            case Withdrawn(number):
+                self._drop(number)
             case Stop(at_once):
                 self._flushing = True
                 if at_once:
                     self._failure = self._failure or GridClosed("this stream was stopped")
 
-    def _put(self, ready: Iterable[Ready]) -> None:
+    def _put(self, ready: Iterable[ReadyItem]) -> None:
         now = time.monotonic()
         for one in ready:
             self._stages[one.stage].put(one, now)
 
-    def _answered(self, port: Port, answer: Answer) -> None:
+    def _answered(self, port: StagePort, answer: Answer) -> None:
         stage = self._of[port]
         if answer.number == SETUP:
             self._set_up(stage, port, answer)
             return
-        sent = stage.answered(port, answer.number, answer.seconds)
+        sent = stage.take_answered(port, answer.number, answer.seconds)
         if sent is None or not self._run.is_open(sent.item):
             return
         if answer.error is None:
             before = self._run.open
             self._put(self._run.done(stage.id, sent.item, answer.value, time.monotonic()))
-            self._gave_room(before)
+            self._release_room(before)
         elif sent.tries <= (stage.function.max_retries or 0):
             stage.put_back(sent._replace(tries=sent.tries + 1), time.monotonic())
         else:
             error = error_of(answer.error, stage.id)
             self._fail(sent.item, FunctionFailed(stage.id, error, sent.tries))
 
-    def _set_up(self, stage: Stage, port: Port, answer: Answer) -> None:
+    def _set_up(self, stage: Stage, port: StagePort, answer: Answer) -> None:
         if answer.error is not None:
             self._failure = FunctionFailed(stage.id, error_of(answer.error, stage.id))
             return
@@ -285,16 +333,24 @@ class Stream:
     def _fail(self, number: int, error: FunctionFailed) -> None:
         before = self._run.open
         self._run.failed(number, error)
-        self._gave_room(before)
+        self._release_room(before)
 
-    def _gave_room(self, before: int) -> None:
+    def _drop(self, number: int) -> None:
+        before = self._run.open
+        self._run.drop(number)
+        self._open.pop(number, None)
+        self._release_room(before)
+
+    def _release_room(self, before: int) -> None:
         if before > self._run.open:
             self._room.release(before - self._run.open)
 
-    def _tell(self) -> None:
-        outcomes = self._run.take()
+    def _publish(self) -> None:
+        """Settle the futures of the items that have ended."""
+        for number, outcome in self._run.take():
+            if (future := self._open.pop(number, None)) is not None:
+                future.settle(outcome)
         with self._changed:
-            self._results.extend(outcomes)
             self._changed.notify_all()
 
     # ---- workers
@@ -305,28 +361,29 @@ class Stream:
         mark = f"{self._name}/{stage.id}"
         call = self._caller.submit(FunctionCall(code, request, args, name=stage.id, apart=mark))
         stage.calls.add(call)
-        call.add_done_callback(lambda done: self._inbox.put(Ended(stage.id, done)))
+        call.add_done_callback(lambda done: self._inbox.put(WorkerEnded(stage.id, done)))
 
-    def _lost(self, port: Port) -> None:
-        """Nobody knows at which of them it was: each is tried again, and each by itself."""
+    def _lost(self, port: StagePort) -> None:
+        """Try the items of a lost worker again, one at a time: any of them may have killed it."""
         stage = self._of.pop(port, None)
         if stage is not None:
             now = time.monotonic()
             for one in reversed(stage.lost(port)):
-                self._try_again(stage, one, now)
+                if self._run.is_open(one.item):
+                    self._try_again(stage, one, now)
 
-    def _try_again(self, stage: Stage, one: Waiting, now: float) -> None:
+    def _try_again(self, stage: Stage, one: WaitingItem, now: float) -> None:
         if one.losses < MOST_LOSSES:
             stage.put_back(one._replace(losses=one.losses + 1), now)
         else:
-            again = "its workers were lost again and again"
+            again = "its workers were lost repeatedly"
             lost: CallFailed = CallFailed(stage.id, "worker_lost", again)
             if isinstance(stage.last_loss, OutOfMemory):
                 lost = stage.last_loss
             self._fail(one.item, FunctionFailed(stage.id, lost, one.tries + one.losses))
 
     def _worker_ended(self, stage: Stage, call: Future[Any]) -> None:
-        """One that was lost is replaced; what can never run ends the stream."""
+        """Replace a lost worker; end the stream if the stage can never run."""
         stage.calls.discard(call)
         try:
             error = call.exception()
@@ -343,10 +400,10 @@ class Stream:
         self._start_worker(stage)
 
     def _end(self) -> None:
-        """Let the workers go, and come back when what they held is given back."""
+        """Stop the workers and return when their resources are released."""
         calls = [call for stage in self._stages.values() for call in stage.calls]
         for call in calls:
-            call.cancel()  # those that have no place yet
+            call.cancel()  # those that still wait for room
         for port in self._of:
             port.close()
         self._wiring.close()
@@ -357,13 +414,26 @@ class Stream:
         for call in calls:
             with contextlib.suppress(Exception, CancelledError):
                 call.exception(timeout=max(0.0, deadline - time.monotonic()))
+        self._caller.release(f"{self._name}/")
+        self._publish()
+        self._give_up()
+        self._room.release(self.capacity)  # wake callers of `push`
+
+    def _give_up(self) -> None:
+        """End the items that are left with the error of the stream."""
         with self._changed:
-            self._results.extend(self._run.take())
+            self._stopping = True  # nothing is put into the inbox from now on
+            while not self._inbox.empty():
+                if type(message := self._inbox.get()) is Pushed:
+                    self._open[message.future.number] = message.future
+            self._unread.keep_until(self._open)
             self._over = True
             self._changed.notify_all()
-        self._room.release(self._capacity)  # whoever waits to push is to hear of it
+        error = self._failure or GridClosed("this stream was stopped")
+        for future in self._open.values():
+            future.settle(Outcome(None, error))
 
 
 def _was_lost(error: CallFailed) -> bool:
-    """Whether another worker may do better, with other items if not with the same."""
+    """Return whether another worker may succeed, at least with other items."""
     return error.lost or isinstance(error, OutOfMemory)

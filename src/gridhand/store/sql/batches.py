@@ -1,25 +1,25 @@
-"""A batch of changes as rows: each row that it touches, once, as the batch leaves it."""
+"""Turns a batch of changes into rows: each touched row once, in its final state."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gridhand.core.allocations import Allocation
-from gridhand.core.jobs import Job
-from gridhand.core.nodes import Node
-from gridhand.store import rows
+from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.model.nodes import Node
 from gridhand.store.base import Batch
-from gridhand.store.jobrows import Written
+from gridhand.store.sql import ledger_rows
+from gridhand.store.sql.job_rows import Written
 
 Row = tuple[Any, ...]
 
 
 class FinalRows:
-    """What is to be written of allocations, nodes and jobs."""
+    """The rows of allocations, nodes and jobs to write."""
 
     def __init__(self) -> None:
-        self.closed: dict[str, list[int]] = {}  # where nothing but the state is new
-        self.finished: list[Row] = []  # where more is
+        self.closed: dict[str, list[int]] = {}  # only the state has changed
+        self.finished: list[Row] = []  # more than the state has changed
         self.changed: list[Row] = []
         self.inserted: list[Row] = []
         self.nodes: list[Node] = []
@@ -32,6 +32,7 @@ class FinalRows:
 
 
 def final_rows(batch: Batch) -> FinalRows:
+    """Return the final state of each row that the batch touches."""
     last: dict[str, Allocation] = {}
     nodes: dict[str, Node | None] = {}
     jobs: dict[str, tuple[bool, Job]] = {}
@@ -42,7 +43,8 @@ def final_rows(batch: Batch) -> FinalRows:
             jobs[subject] = before is None or (subject in jobs and jobs[subject][0]), after
             continue
         if type(after) is not Allocation:
-            nodes[subject] = after
+            if before is not None or after is not None:  # else no row has changed
+                nodes[subject] = after
             continue
         if before is None:
             new.add(subject)
@@ -61,7 +63,7 @@ def final_rows(batch: Batch) -> FinalRows:
 
 def _add_allocation(final: FinalRows, held: Allocation, new: bool, twice: bool) -> None:
     if new:
-        final.inserted.append(rows.allocation_columns(held))
+        final.inserted.append(ledger_rows.allocation_columns(held))
         final.next_number = max(final.next_number, held.number + 1)
     elif not held.live and held.deadline is None and not twice:
         final.closed.setdefault(held.state._value_, []).append(held.number)
@@ -83,17 +85,17 @@ def _add_job(final: FinalRows, job: Job, new: bool) -> None:
 
 
 def event_rows(batch: Batch, first: int) -> list[Row]:
-    """The events, numbered from `first`, each with the new row."""
+    """Return the events, numbered from `first`, each with the new row."""
     at = batch.at
     found = []
     for number, (change, owner, op_id) in enumerate(batch.entries, first):
         kind, subject, before, after, why = change
         row: str | None
         if type(after) is Allocation:
-            row = rows.allocation_json(after)
+            row = ledger_rows.allocation_json(after)
         elif type(after) is Job:
             row = Written(after).event(new=before is None)
         else:
-            row = rows.node_json(after)
+            row = ledger_rows.node_json(after)
         found.append((number, at, kind, subject, owner, op_id, why, row))
     return found

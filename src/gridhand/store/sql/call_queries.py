@@ -1,8 +1,8 @@
 """Queries for calls that stay fast when a million have ended.
 
-As with jobs, each is answered from the end of one index, and none has to sort or to pass over what
-was not meant. Owners are few: what is asked of all of them is asked of each. A condition that an
-index of more rows could serve is written so that it does not: `owner || ''`.
+As with jobs, each query reads the end of one index, and none sorts or skips rows. Owners are few,
+so a query for all of them is one for each. A condition for which the planner might choose a larger
+index is written so that it cannot: `owner || ''`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select
 
-from gridhand.core.callrecords import OPEN, OVER
-from gridhand.store import schema
+from gridhand.core.model.call_record import OPEN, OVER
+from gridhand.store.sql import schema
 
 _calls = schema.calls
 _IS_OPEN, _HAS_ENDED = _calls.c.open == 1, _calls.c.open.is_(None)
 
 
 def next_owner(after: str | None) -> Select[Any]:
-    """The first owner with ended calls, in their order, that comes after another."""
+    """Return a query for the next owner with ended calls after another, in order."""
     query = select(func.min(_calls.c.owner).label("owner")).where(_HAS_ENDED)
     return query if after is None else query.where(_calls.c.owner > after)
 
@@ -34,7 +34,7 @@ def newest(
     owners: Iterable[str],
     limit: int,
 ) -> list[Select[Any]]:
-    """Queries that together have the calls asked for, each at most `limit`."""
+    """Return queries that together have the newest matching calls, each at most `limit`."""
     wanted = set(states) or {*OPEN, *OVER}
     unaided = _unaided(name=name, owner=owner)
     if run is not None:
@@ -62,7 +62,7 @@ def count_ended() -> Select[Any]:
 
 
 def oldest(owner: str, state: str, before: int | None, limit: int) -> Select[Any]:
-    """The keys of those that ended first; only of those that did so before a time, if given."""
+    """Return a query for the keys of the calls that ended first, before a time if given."""
     query = select(_calls.c.ended, _calls.c.run, _calls.c.number)
     over = query.where(_HAS_ENDED, _calls.c.owner == owner, _calls.c.state == state)
     if before is not None:
@@ -71,7 +71,7 @@ def oldest(owner: str, state: str, before: int | None, limit: int) -> Select[Any
 
 
 def open_of(owner: str, run: str, limit: int) -> Select[Any]:
-    """The numbers of those that are open."""
+    """Return a query for the numbers of the open calls of a run."""
     query = select(_calls.c.number).where(_IS_OPEN, *_unaided(run=run, owner=owner))
     return query.limit(limit)
 

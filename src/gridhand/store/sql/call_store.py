@@ -1,7 +1,7 @@
-"""Calls in a store: what the SQL stores have in common of them.
+"""The part of the SQL stores that records calls of functions.
 
-They are written a group at a time, in a transaction of their own that says in which epoch it
-writes, as all do. What has ended is not written again, so a report may be repeated.
+Calls are written in groups, in a transaction of their own that states its epoch, as all do. A call
+that has ended is not written again, so a report may be repeated.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, null, select, update
 
-from gridhand.core.callrecords import OPEN, OVER, CallRecord
 from gridhand.core.errors import NotYours
-from gridhand.store import schema
-from gridhand.store.batches import Row
-from gridhand.store.callqueries import count_ended, newest, next_owner, oldest, open_of
-from gridhand.store.pruning import chunks
+from gridhand.core.model.call_record import OPEN, OVER, CallRecord
+from gridhand.store.sql import schema
+from gridhand.store.sql.batches import Row
+from gridhand.store.sql.call_queries import count_ended, newest, next_owner, oldest, open_of
+from gridhand.store.sql.prune import chunks
 
 _calls = schema.calls
 COLUMNS = [column.name for column in _calls.c]
@@ -30,15 +30,15 @@ _IF_OPEN = (
 
 
 def upsert(source: str) -> str:
-    """The statement that writes the calls of `source`, VALUES or a SELECT."""
+    """Return the statement that writes the calls of `source`, VALUES or a SELECT."""
     return f"{_INTO} {source}{_IF_OPEN}"
 
 
 class CallStore(ABC):
-    """The part of a store that knows calls."""
+    """The methods of a store for calls."""
 
     _connection: Connection
-    _ended_calls: int | None = None  # about how many are kept, once somebody has counted
+    _ended_calls: int | None = None  # approximately, once they have been counted
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[None]: ...
@@ -51,10 +51,10 @@ class CallStore(ABC):
 
     @abstractmethod
     def _put_calls(self, rows: Sequence[Row]) -> None:
-        """Insert these, and update those of them that are open; each key is there once."""
+        """Insert these calls, or update those that are open; the keys are distinct."""
 
     def _check_writable(self, *, more: bool) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse to write, or just to write `more`, where the store is to be spared."""
+        """Raise an error if nothing, or nothing `more`, may be written now."""
 
     # ---- writing
 
@@ -69,7 +69,7 @@ class CallStore(ABC):
             self._ended_calls += sum(1 for call in latest.values() if call.ended is not None)
 
     def _refuse_if_not_of(self, owner: str, run: str) -> None:
-        """All calls of a run have one owner, so any of them tells."""
+        """Raise `NotYours` if the run has another owner; all its calls have the same."""
         known = self._read(select(_calls.c.owner).where(_calls.c.run == run).limit(1))
         if known and known[0]["owner"] != owner:
             raise NotYours(run, owner, "run")
@@ -115,7 +115,7 @@ class CallStore(ABC):
         return [(row["owner"], row["run"]) for row in self._read(query)]
 
     def _owners(self) -> list[str]:
-        """Those with ended calls, each found from the one before: not by looking at all calls."""
+        """Return owners with ended calls, each found by an index from the one before."""
         found: list[str] = []
         while owner := self._read(next_owner(found[-1] if found else None))[0]["owner"]:
             found.append(owner)

@@ -1,9 +1,9 @@
 """Queries for jobs that stay fast when a million have ended.
 
-Few jobs are open and most have ended well, so each kind has an index of its own (see the schema),
-and there is a query for each kind that is asked for: every one is answered from the end of one
-index, and none has to sort or to pass over what was not meant. A condition that an index of more
-rows could serve is written so that it does not: `owner || ''`.
+Few jobs are open and most have succeeded, so each state has an index of its own (see the schema)
+and is queried separately: every query reads the end of one index, and none sorts or skips rows. A
+condition for which the planner might choose a larger index is written so that it cannot:
+`owner || ''`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, select
 
-from gridhand.store import schema
+from gridhand.store.sql import schema
 
 _jobs = schema.jobs
 _OPEN = frozenset({"queued", "running"})
@@ -31,7 +31,7 @@ def newest(
     before: int | None,
     limit: int,
 ) -> list[Select[Any]]:
-    """Queries that together have the newest jobs asked for, each at most `limit`."""
+    """Return queries that together have the newest matching jobs, each at most `limit`."""
     wanted = set(states)
     own = [] if owner is None else [_jobs.c.owner == owner]
     own_unaided = [] if owner is None else [_jobs.c.owner.concat("") == owner]

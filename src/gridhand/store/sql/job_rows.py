@@ -1,7 +1,7 @@
-"""Rows of jobs, to and from the values of the core: texts that are made once for many jobs.
+"""Converts jobs to and from rows of the table, with the text of a work made once for many jobs.
 
-The text of a work is kept by the identity of the work, which all jobs of an array share, and read
-back into one work for all that have the same text.
+The text is kept by the identity of the work, which all jobs of an array share. Rows with the same
+text are read back into one work.
 """
 
 from __future__ import annotations
@@ -14,22 +14,31 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from gridhand.core.attempts import Attempt, Reason
-from gridhand.core.jobs import After, Condition, Job, JobState
-from gridhand.core.jobviews import asks_as_submitted, bare_work_row, request_row, retry_row
-from gridhand.core.requests import Layout, Request
-from gridhand.core.retries import RetryPolicy
-from gridhand.core.rowreading import request_from_row
-from gridhand.core.work import Priority, Work
-from gridhand.store.rows import compact, without_false_alarm
+from gridhand.core.jobs.attempt import Attempt, Reason
+from gridhand.core.jobs.job import After, Job, JobState
+from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.jobs.spec import JobSpec
+from gridhand.core.model.requests import Request
+from gridhand.core.rows.jobs import (
+    asks_as_submitted,
+    attempt_from_row,
+    bare_work_row,
+    dependency_from_row,
+    job_spec_from_row,
+    retry_row,
+)
+from gridhand.core.rows.requests import request_from_row, request_row
+from gridhand.store.sql.ledger_rows import compact, without_false_alarm
 
 Row = tuple[Any, ...]
 
 _MOST_WORKS = 2000
-_works: dict[int, tuple[Work, str]] = {}  # with the work itself, so that its id stays its own
+_works: dict[
+    int, tuple[JobSpec, str]
+] = {}  # with the work itself, so that its `id()` is not reused
 
 
-def work_json(work: Work) -> str:
+def work_json(work: JobSpec) -> str:
     found = _works.get(id(work))
     if found is None:
         if len(_works) >= _MOST_WORKS:
@@ -38,8 +47,8 @@ def work_json(work: Work) -> str:
     return found[1]
 
 
-def _work_json(work: Work) -> str:
-    """What `compact(work_row(work))` gives, but for the order of its names, in half the time."""
+def _work_json(work: JobSpec) -> str:
+    """Return `compact(work_row(work))` with names in another order, in half the time."""
     request, retry = _request_json(work.request), _retry_json(work.retry)
     return f'{{"request":{request},"retry":{retry},{compact(bare_work_row(work))[1:]}'
 
@@ -55,7 +64,7 @@ def _retry_json(retry: RetryPolicy) -> str:
 
 
 def request_json(job: Job) -> str | None:
-    """What it asks for, or None while that is what its work says."""
+    """Return the request of the job, or None while it equals that of its work."""
     return None if asks_as_submitted(job) else _request_json(job.request)
 
 
@@ -68,10 +77,10 @@ def attempts_json(attempts: tuple[Attempt, ...]) -> str:
 
 
 def _attempt_json(one: Attempt) -> str:
-    """What `json.dumps(attempt_row(one))` gives, many times as fast: for every move of a job."""
+    """Return `json.dumps(attempt_row(one))`, many times as fast: each change of a job needs it."""
     (
         number, node, allocation, choice, placed, started, stopping, ended, exit_code, signal,
-        reason, peak, gpu_peak, short_of, message,
+        reason, peak, message,
     ) = one  # fmt: skip
     text = (
         f'{{"number":{number},"node":{quoted(node)},"allocation":{quoted(allocation)},'
@@ -91,17 +100,13 @@ def _attempt_json(one: Attempt) -> str:
         text += f',"reason":"{reason._value_}"'
     if peak is not None:
         text += f',"peak_bytes":{peak}'
-    if gpu_peak is not None:
-        text += f',"gpu_peak_bytes":{gpu_peak}'
-    if short_of is not None:
-        text += f',"short_of":{quoted(short_of)}'
     if message:
         text += f',"message":{without_false_alarm(quoted(message))}'
     return text + "}"
 
 
 class Written:
-    """The texts of one job as it is after a move: for its row, and for the event of the move."""
+    """The JSON texts of a job after a change, for its row and for the event."""
 
     __slots__ = ("attempts", "job", "request")
 
@@ -111,7 +116,7 @@ class Written:
         self.attempts = attempts_json(job.attempts)
 
     def inserted(self) -> Row:
-        """The row of the table, in the order of its columns."""
+        """Return the row of the table, in the order of its columns."""
         job, work = self.job, self.job.work
         return (
             job.number, job.id, work.owner, work.name, job.state._value_, 1 if job.open else None,
@@ -121,18 +126,18 @@ class Written:
         )  # fmt: skip
 
     def changed(self) -> Row:
-        """What may be new of a job that stays open, and its number."""
+        """Return what may have changed for a job that stays open, and its number."""
         job = self.job
         return job.state._value_, job.not_before, self.request, self.attempts, job.number
 
     def ended(self) -> Row:
-        """What is new of a job that is over, and its number."""
+        """Return what has changed for a job that has ended, and its number."""
         job = self.job
         reason = None if job.reason is None else job.reason._value_
         return job.state._value_, job.ended, reason, None, self.request, self.attempts, job.number
 
     def event(self, *, new: bool) -> str:
-        """The row as JSON. Only that of a new job has its work, which never changes."""
+        """Return the row as JSON; with the work only for a new job, as it never changes."""
         (
             id, number, work, _, submitted, array, array_index, after, state, _, not_before,
             reason, ended,
@@ -154,14 +159,14 @@ class Written:
         )
 
 
-# ---- and back
+# ---- reading
 
 
 class Jobs:
-    """Reads rows of jobs; those with the same text for their work share one."""
+    """Reads rows of jobs; jobs with the same text for their work share one object."""
 
     def __init__(self) -> None:
-        self._works: dict[str, Work] = {}
+        self._works: dict[str, JobSpec] = {}
         self._requests: dict[str, Request] = {}
 
     def read(self, rows: Iterable[RowMapping]) -> list[Job]:
@@ -170,14 +175,16 @@ class Jobs:
     def job(self, row: RowMapping | Mapping[str, Any]) -> Job:
         work = self._works.get(row["work"])
         if work is None:
-            work = self._works[row["work"]] = work_from(json.loads(row["work"]))
+            work = self._works[row["work"]] = job_spec_from_row(json.loads(row["work"]))
         after, attempts, reason = row["after"], row["attempts"], row["reason"]
         return Job(
             row["id"], row["number"], work,
             work.request if row["request"] is None else self._request(row["request"]),
             row["submitted"], row["array"], row["array_index"],
-            () if after == "[]" else _after(json.loads(after)), _STATES[row["state"]],
-            () if attempts == "[]" else _attempts(json.loads(attempts)), row["not_before"],
+            () if after == "[]" else tuple(map(dependency_from_row, json.loads(after))),
+            _STATES[row["state"]],
+            () if attempts == "[]" else tuple(map(attempt_from_row, json.loads(attempts))),
+            row["not_before"],
             None if reason is None else _REASONS[reason], row["ended"],
         )  # fmt: skip
 
@@ -190,32 +197,3 @@ class Jobs:
 
 _STATES = {str(state): state for state in JobState}
 _REASONS = {str(reason): reason for reason in Reason}
-
-
-def _after(rows: list[list[str]]) -> tuple[After, ...]:
-    return tuple(After(id, Condition(condition)) for id, condition in rows)
-
-
-def _attempts(rows: list[dict[str, Any]]) -> tuple[Attempt, ...]:
-    for row in rows:
-        for name in {"stopping", "reason"} & row.keys():
-            row[name] = _REASONS[row[name]]
-    return tuple(Attempt(**row) for row in rows)
-
-
-def work_from(row: Mapping[str, Any]) -> Work:
-    return Work(
-        **{
-            **row,
-            "command": tuple(row["command"]),
-            "request": request_from_row(row["request"]),
-            "priority": Priority(row["priority"]),
-            "retry": _retry(row["retry"]),
-            "layout": Layout(row["layout"]),
-        }
-    )
-
-
-def _retry(row: Mapping[str, Any]) -> RetryPolicy:
-    on, codes = frozenset(map(Reason, row["on"])), frozenset(row["exit_codes"])
-    return RetryPolicy(**{**row, "on": on, "exit_codes": codes})

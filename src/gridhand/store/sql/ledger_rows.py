@@ -1,31 +1,36 @@
-"""Rows of the tables and JSON of the events, to and from the values of the core."""
+"""Converts nodes and allocations to and from rows of the tables and JSON of the events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from sqlalchemy import RowMapping
 
-from gridhand.core.allocations import Allocation, Lifetime, State
-from gridhand.core.gpus import DeviceHold, Gpu, GpuHealth
-from gridhand.core.nodes import Health, Node
-from gridhand.core.resources import Resources
-from gridhand.core.views import device_row, node_row
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.ledger.devices import DeviceHold
+from gridhand.core.model.nodes import Node
+from gridhand.core.model.resources import Resources
+from gridhand.core.rows.ledger import (
+    device_holds,
+    device_row,
+    make_allocation,
+    node_from_row,
+    node_row,
+)
 
 _encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
 def compact(value: Any) -> str:
-    """JSON with the names in order and no spaces, as the guards of the tables expect it."""
+    """Return JSON with sorted names and no spaces, as the constraints of the tables expect."""
     return without_false_alarm(_encode(value))
 
 
 def without_false_alarm(encoded: str) -> str:
-    """The same JSON, with nothing in its texts that looks like a name and a negative number."""
+    """Return JSON whose strings contain nothing that the constraint takes for a negative amount."""
     return encoded.replace('\\":-', "\\u0022:-")
 
 
@@ -50,36 +55,9 @@ def node_from_columns(row: RowMapping) -> Node:
     return node_from_row({**dict(row), **texts})
 
 
-def node_from_row(row: Mapping[str, Any]) -> Node:
-    return Node(
-        name=row["name"],
-        capacity=Resources(row["capacity"]),
-        gpus=tuple(_gpu(gpu) for gpu in row["devices"]),
-        labels=dict(row["labels"]),
-        price=row["price"],
-        address=row["address"],
-        health=Health(row["health"]),
-        draining=bool(row["draining"]),
-    )
-
-
-def _gpu(row: Mapping[str, Any]) -> Gpu:
-    return Gpu(
-        id=row["id"],
-        index=row["index"],
-        model=row["model"],
-        memory_bytes=row["memory"],
-        capability=None if row["capability"] is None else tuple(row["capability"]),
-        health=GpuHealth(row["health"]),
-    )
-
-
 def allocation_from_columns(row: RowMapping) -> Allocation:
-    return _allocation(row, _amounts(row["amounts"]), _devices(row["devices"]))
-
-
-def allocation_from_row(row: Mapping[str, Any]) -> Allocation:
-    return _allocation(row, Resources(row["amounts"]), _holds(row["devices"]))
+    columns: Any = row
+    return make_allocation(columns, _amounts(row["amounts"]), _devices(row["devices"]))
 
 
 @lru_cache(maxsize=4096)
@@ -88,32 +66,11 @@ def _amounts(text: str) -> Resources:
 
 
 def _devices(text: str) -> tuple[DeviceHold, ...]:
-    return () if text == "[]" else _holds(json.loads(text))
-
-
-def _holds(rows: list[Mapping[str, Any]]) -> tuple[DeviceHold, ...]:
-    return tuple(
-        DeviceHold(row["device"], row["share"], row["memory"], row["exclusive"]) for row in rows
-    )
-
-
-_STATES = {str(state): state for state in State}
-_LIFETIMES = {str(lifetime): lifetime for lifetime in Lifetime}
-
-
-def _allocation(
-    row: Mapping[str, Any] | RowMapping, amounts: Resources, devices: tuple[DeviceHold, ...]
-) -> Allocation:
-    number, epoch = row["number"], row["epoch"]
-    return Allocation(
-        f"a{epoch}-{number}", number, epoch, row["owner"], row["holder"], row["node"],
-        amounts, devices, _STATES[row["state"]], _LIFETIMES[row["lifetime"]],
-        row["deadline"], row["ttl"], row["group"], row["asked"], row["quality"], row["made_at"],
-    )  # fmt: skip
+    return () if text == "[]" else device_holds(json.loads(text))
 
 
 def allocation_columns(held: Allocation) -> tuple[Any, ...]:
-    """The row of the table, in the order of its columns."""
+    """Return the row of the table, in the order of its columns."""
     live_node = held.node if held.live else None
     return (
         held.number, held.epoch, held.owner, held.holder, held.node, live_node,
@@ -128,7 +85,7 @@ def node_json(node: Node | None) -> str | None:
 
 
 def allocation_json(held: Allocation) -> str:
-    """What `json.dumps(allocation_row(held))` gives, five times as fast: one for every change."""
+    """Return `json.dumps(allocation_row(held))`, five times as fast: each change needs one."""
     deadline = "null" if held.deadline is None else held.deadline
     ttl = "null" if held.ttl_ms is None else held.ttl_ms
     group = "null" if held.group is None else quoted(held.group)

@@ -1,8 +1,8 @@
-"""The store of many machines: a schema of its own in a PostgreSQL database.
+"""The PostgreSQL store: a schema of its own in a database, for several machines.
 
 Ownership is an advisory lock of the session, so it ends with the process or its connection. The
-lock alone is no proof, as a session can end without its process knowing: every transaction also
-says in which epoch it writes, and the database refuses an old one.
+lock alone is not enough, as a session can end without its process knowing: every transaction also
+states its epoch, and the database refuses an old one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from gridhand.core.errors import (
     StoreOwned,
     StoreUnavailable,
 )
-from gridhand.store import schema
 from gridhand.store.base import Batch, Opening
-from gridhand.store.batches import Row
-from gridhand.store.callstore import upsert
-from gridhand.store.ownership import Taking
-from gridhand.store.sql import STATEMENTS, SqlStore
+from gridhand.store.ownership import NextEpoch, Taking, following_epoch
+from gridhand.store.sql import schema
+from gridhand.store.sql.batches import Row
+from gridhand.store.sql.call_store import upsert
+from gridhand.store.sql.sql_store import SqlStore
+from gridhand.store.sql.statements import STATEMENTS
+from gridhand.store.urls import hide_password
 
 SCHEMA = "gridhand"
 _LOCK = 0x6772_6964_6861_6E64  # "gridhand": advisory locks are numbers, per database
@@ -66,34 +68,38 @@ _COPY = {
 class PostgresStore(SqlStore):
     """A ledger in a PostgreSQL database: `postgresql://user@host/database`."""
 
+    shared = True
+
     def __init__(self, url: str, *, taking: Taking | None = None) -> None:
         super().__init__(taking)
         try:
             self._address = make_url(url).set(drivername="postgresql")
-        except ArgumentError as error:
-            raise InvalidInput("store", url, "postgresql://user@host/database") from error
-        self.url = self._address.render_as_string(hide_password=True)
+        except (ArgumentError, ValueError) as error:
+            shown = hide_password(url)
+            raise InvalidInput("store", shown, "postgresql://user@host/database") from error
+        self.address = self._address.render_as_string(hide_password=False)
+        self.url = hide_password(self.address)
         self._engine: Engine | None = None
         dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
         self._compiled = {
             name: str(statement.compile(dialect=dialect)) for name, statement in STATEMENTS.items()
         }
 
-    def open(self) -> Opening:
+    def open(self, next_epoch: NextEpoch = following_epoch) -> Opening:
         self._owner_wanted = self._taking
-        opening = super().open()
-        self._owner_wanted = Taking()  # when the connection is lost, whoever is faster has it
+        opening = super().open(next_epoch)
+        self._owner_wanted = Taking()  # after a lost connection, ownership is not taken over
         return opening
 
     def close(self) -> None:
-        # The server ends a session a moment after it was closed; the next owner need not wait.
+        # The server ends a closed session with a delay; unlocking now spares the next owner that.
         with contextlib.suppress(psycopg.Error, AttributeError):
             if not self._raw.closed:
                 self._raw.execute("SELECT pg_advisory_unlock_all()")
         self._disconnect()
 
     def commit(self, batch: Batch) -> None:
-        """As in every store; a conflict with another session is tried again, after a moment."""
+        """Commit as every store does; retry after a conflict with another session."""
         for attempt in range(_TRIES):
             try:
                 super().commit(batch)
@@ -123,7 +129,7 @@ class PostgresStore(SqlStore):
             raise StoreUnavailable(" ".join(str(cause).split())) from error
 
     def reading_connection(self) -> psycopg.Connection[Any]:
-        """A connection beside the owner's, that cannot write."""
+        """Return a read-only connection that does not need ownership."""
         raw = self._plain_connection()
         raw.execute(f"SET search_path TO {SCHEMA}")
         raw.execute("SET default_transaction_read_only TO on")
@@ -132,7 +138,7 @@ class PostgresStore(SqlStore):
 
     def _plain_connection(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
-            self._address.render_as_string(hide_password=False),
+            self.address,
             autocommit=True,
             connect_timeout=5,
             application_name=f"gridhand {socket.gethostname()} {os.getpid()}"[:63],
@@ -148,7 +154,7 @@ class PostgresStore(SqlStore):
             if self._taking.must_exist and not _has_schema(raw):
                 raise self._taking.missing(self.url)
             if not _has_schema(raw):
-                # Even IF NOT EXISTS fails if another makes it at this very moment.
+                # Even IF NOT EXISTS fails if another session creates it at the same moment.
                 with contextlib.suppress(errors.UniqueViolation, errors.DuplicateSchema):
                     raw.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             for setting in _SETTINGS:
@@ -172,7 +178,7 @@ class PostgresStore(SqlStore):
             raise StoreOwned(self.url, self._owner_pid())
 
     def _not_mine(self) -> StoreError:
-        """Why the lock cannot be had: another's from the start, or lost to another since."""
+        """Return why we cannot lock: another owner from the start, or one that took over since."""
         if not self._epoch:
             return StoreOwned(self.url, self._owner_pid())
         row = self._raw.execute("SELECT epoch FROM gridhand_meta").fetchone()
@@ -185,7 +191,7 @@ class PostgresStore(SqlStore):
         return bool(row and row[0])
 
     def _owner_pid(self) -> int | None:
-        """The process that has the store: on its own machine, and by its own word."""
+        """Return the pid of the owner, on its own machine, as it states it itself."""
         row = self._raw.execute(
             "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE"
             + _HOLDS_IT,
@@ -267,7 +273,7 @@ class PostgresStore(SqlStore):
         ).rowcount
 
 
-# COPY could not leave alone what has ended; arrays are as good as it.
+# COPY cannot skip calls that have ended; arrays are as fast.
 _PUT_CALLS: Any = upsert(
     "SELECT * FROM unnest("
     + ", ".join(

@@ -1,8 +1,7 @@
-"""Forgetting: old events go, what they led to goes into the checkpoint first.
+"""Deletes old events, after moving their result into the checkpoint.
 
-The checkpoint and the events that are kept give the present, at every moment. Each call forgets a
-bounded number of events, and of closed allocations, ended jobs and answered operations as many at
-the most.
+At every moment the checkpoint and the remaining events give the current state. Each run deletes a
+bounded number of events, and at most as many closed allocations, ended jobs and operations.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, func, insert, select, tuple_, update
 
-from gridhand.store import schema
-from gridhand.store.rows import compact
+from gridhand.store.sql import schema
+from gridhand.store.sql.ledger_rows import compact
 
 _CLOSING = {"allocation.released", "allocation.expired", "allocation.lost", "job.ended"}
 _CHUNK = 500
@@ -24,16 +23,16 @@ _allocations, _checkpoint, _events, _jobs = (
 
 
 def forget(connection: Connection, before: int, answered_before: int, most: int) -> None:
-    """Forget events older than `before`, at most `most` of them, and old operations likewise."""
+    """Delete at most `most` events older than `before`, and old operations likewise."""
     query = select(_events).order_by(_events.c.number)
     oldest = connection.execute(query.limit(1)).mappings().first()
     found = []
     if oldest is not None and oldest["at"] < before:
-        # Not by a condition on their time, for which all the others would have to be looked at.
+        # A condition on their time would have to scan all events.
         rows = connection.execute(query.limit(most)).mappings()
         found = [row for row in rows if row["at"] < before]
     if found:
-        # The last word on each subject is what counts.
+        # Only the last event of each subject counts.
         last = {(event["kind"].partition(".")[0], event["subject"]): event for event in found}
         _move_to_checkpoint(connection, last, _works(connection, found, last))
         through = found[-1]["number"]
@@ -43,14 +42,14 @@ def forget(connection: Connection, before: int, answered_before: int, most: int)
 
 
 def left_to_forget(connection: Connection, before: int, answered_before: int) -> int:
-    """How many events and answered operations are still too old."""
+    """Return how many events and operations are still too old."""
     table = schema.operations
     old = select(func.count()).select_from(table).where(table.c.at < answered_before)
     operations = int(connection.execute(old).scalar_one())
     first, last = _event_from(connection, 0), _newest(connection)
     if first is None or first[1] >= before:
         return operations
-    # The numbers are in the order of time: the first that is young is found by halving.
+    # Numbers are in the order of time, so a binary search finds the first young event.
     low, high = first[0], last + 1
     while high - low > 1:
         found = _event_from(connection, (low + high) // 2)
@@ -62,7 +61,7 @@ def left_to_forget(connection: Connection, before: int, answered_before: int) ->
 
 
 def _event_from(connection: Connection, least: int) -> tuple[int, int] | None:
-    """The number and the time of the first event that is not before number `least`."""
+    """Return the number and the time of the first event with at least this number."""
     number = _events.c.number
     query = select(number, _events.c.at).where(number >= least).order_by(number).limit(1)
     row = connection.execute(query).first()
@@ -76,7 +75,7 @@ def _newest(connection: Connection) -> int:
 def _works(
     connection: Connection, found: list[RowMapping], last: dict[tuple[str, str], RowMapping]
 ) -> dict[str, Any]:
-    """The work of each job whose last event does not tell it, from where it was told."""
+    """Return the work of each job whose last event lacks it, from its event or the checkpoint."""
     lacking = {
         subject
         for (kind, subject), event in last.items()
@@ -121,7 +120,7 @@ def _move_to_checkpoint(
 
 
 def _whole(kind: str, event: RowMapping, works: dict[str, Any]) -> str:
-    """The row of the event; of a job with its work, without which nothing could be replayed."""
+    """Return the row of the event; for a job with its work, which a replay needs."""
     text: str = event["row"]
     if kind == "job" and event["subject"] in works:
         return compact({**json.loads(text), "work": works[event["subject"]]})
@@ -129,7 +128,7 @@ def _whole(kind: str, event: RowMapping, works: dict[str, Any]) -> str:
 
 
 def _ended(event: RowMapping) -> bool:
-    """Whether nothing is left of the subject: a node removed, an allocation closed, a job over."""
+    """Return whether the subject is gone: a removed node, closed allocation or ended job."""
     return event["row"] is None or event["kind"] in _CLOSING
 
 
@@ -142,5 +141,5 @@ def _forget_operations(connection: Connection, before: int, most: int) -> None:
 
 
 def chunks(items: list[Any]) -> list[list[Any]]:
-    """The items in pieces that fit into one IN (…)."""
+    """Split the items into pieces that fit into one IN (…)."""
     return [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]

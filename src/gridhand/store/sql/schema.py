@@ -1,10 +1,10 @@
-"""The tables, and the guards that hold whoever writes to them.
+"""The tables, with constraints that hold for every writer.
 
-Amounts are kept as JSON with the names in order and no spaces, so a negative one always shows as
-`":-`, which no name can contain. `live_node` is the node of a live allocation and null afterwards:
-the foreign key and the uniqueness of holders then concern the living alone, and history may name
-nodes that are gone. `open` is 1 of a job that is not over and null afterwards, likewise; and of a
-call. Calls are history beside the ledger: no event tells of them, and nothing is counted from them.
+Amounts are JSON with sorted names and no spaces, so a negative amount always contains `":-`, which
+no name can contain. `live_node` is the node of a live allocation and null afterwards: the foreign
+key and the uniqueness of holders then apply to live allocations only, and history may name removed
+nodes. Likewise `open` is 1 for a job or call that has not ended, and null afterwards. Calls are
+history beside the ledger: they have no events, and nothing is counted from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 FENCE = "writer_is_owner"
-_Big = BigInteger().with_variant(Integer, "sqlite")  # SQLite's fast key is an INTEGER
+_Big = BigInteger().with_variant(Integer, "sqlite")  # SQLite needs INTEGER for its fast primary key
 
 
 def _no_negative(column: str) -> CheckConstraint:
@@ -40,7 +40,7 @@ meta = Table(
     Column("schema_version", Integer, nullable=False),
     Column("cluster_id", String, nullable=False),
     Column("epoch", _Big, nullable=False),
-    # Every transaction says here in which epoch it writes; the check refuses all but the owner's.
+    # Every transaction writes its epoch here; the check refuses all but the owner's.
     Column("writer", _Big, nullable=False),
     Column("high_water_ms", _Big, nullable=False),
     Column("next_number", _Big, nullable=False),
@@ -131,7 +131,7 @@ jobs = Table(
     Column("reason", String, nullable=True),
     Column("not_before", _Big, nullable=True),
     Column("work", Text, nullable=False),
-    Column("request", Text, nullable=True),  # null while it is that of the work
+    Column("request", Text, nullable=True),  # null while it equals that of the work
     Column("after", Text, nullable=False),
     Column("attempts", Text, nullable=False),
     _no_negative("work"),
@@ -172,7 +172,7 @@ Index(
 )
 _OPEN, _ENDED = text("open IS NOT NULL"), text("open IS NULL")
 Index("open_jobs", jobs.c.open, jobs.c.number, sqlite_where=_OPEN, postgresql_where=_OPEN)
-# Of those that ended, which are most, few may be asked for: that must not be a search of all.
+# Most jobs have ended; a query for a few of them must not scan them all.
 Index("ended_jobs", jobs.c.state, jobs.c.number, sqlite_where=_ENDED, postgresql_where=_ENDED)
 Index(
     "ended_jobs_by_owner",
@@ -216,7 +216,7 @@ calls = Table(
         " AND (ended IS NULL OR (ended >= submitted AND (started IS NULL OR ended >= started)))",
         name="times_and_numbers_are_sane",
     ),
-    # There are many, and they are short: one tree to write to instead of two.
+    # Many short rows: without a rowid there is one tree to write instead of two.
     sqlite_with_rowid=False,
 )
 Index(
@@ -227,8 +227,8 @@ Index(
     sqlite_where=_OPEN,
     postgresql_where=_OPEN,
 )
-# From the end of each the latest are read, and from its beginning the oldest are forgotten. With
-# `open` in it those are counted and found without a look at the table.
+# The latest calls are read from the end of each index, and the oldest deleted from its beginning.
+# With `open` in the index, counting and finding them does not read the table.
 Index(
     "ended_calls",
     calls.c.owner,
@@ -272,6 +272,14 @@ operations = Table(
     Column("reply", Text, nullable=False),
 )
 Index("operations_by_age", operations.c.at)
+
+clock_jumps = Table(
+    "clock_jumps",
+    metadata,
+    Column("at", _Big, primary_key=True, autoincrement=False),
+    Column("ms", _Big, nullable=False),
+    CheckConstraint("ms > 0", name="jumps_go_ahead"),
+)
 
 checkpoint = Table(
     "checkpoint",

@@ -1,139 +1,96 @@
-"""What the SQL stores have in common: the statements, and the order in which a batch is written.
+"""The common part of the SQL stores, and the order of writing a batch.
 
-The statements are declared with SQLAlchemy Core and compiled once; a batch then runs them on the
-driver's own cursor, many rows at a time. Reading, which is rare, goes through SQLAlchemy.
+A batch runs compiled statements on the driver's own cursor, many rows at a time. Reading, which is
+rare, goes through SQLAlchemy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import (
     Connection,
     RowMapping,
     Select,
-    bindparam,
     delete,
     func,
     insert,
     inspect,
-    null,
     select,
     tuple_,
     update,
 )
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
-from sqlalchemy.sql.expression import UpdateBase
 
-from gridhand.core.allocations import Allocation
+from gridhand.clock import ClockJump, jump_between, time_ago
 from gridhand.core.errors import OutcomeUnknown, StoreError, StoreFenced, StoreInvalid
-from gridhand.core.jobs import Job
-from gridhand.core.nodes import Node
-from gridhand.store import rows, schema
-from gridhand.store.base import (
-    SCHEMA_VERSION,
-    Batch,
-    Contents,
-    Event,
-    Opening,
-    Operation,
+from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.model.nodes import Node
+from gridhand.core.rows.ledger import Event
+from gridhand.store.base import SCHEMA_VERSION, Batch, Contents, Opening, StoredOperation
+from gridhand.store.ownership import (
+    NextEpoch,
+    StoreIdentity,
+    StoreState,
+    Taking,
+    following_epoch,
 )
-from gridhand.store.batches import FinalRows, Row, event_rows, final_rows
-from gridhand.store.callstore import CallStore
-from gridhand.store.jobqueries import by_ids, newest
-from gridhand.store.jobrows import Jobs
-from gridhand.store.ownership import Identity, Taking
-from gridhand.store.pruning import chunks, forget, left_to_forget
+from gridhand.store.sql import ledger_rows, schema
+from gridhand.store.sql.batches import FinalRows, Row, event_rows, final_rows
+from gridhand.store.sql.call_store import CallStore
+from gridhand.store.sql.job_queries import by_ids, newest
+from gridhand.store.sql.job_rows import Jobs
+from gridhand.store.sql.prune import chunks, forget, left_to_forget
 
 _allocations, _calls, _events, _jobs, _meta, _nodes = (
     schema.allocations, schema.calls, schema.events, schema.jobs, schema.meta, schema.nodes
 )  # fmt: skip
 
-_change = (
-    update(_allocations)
-    .where(_allocations.c.live_node.is_not(None), _allocations.c.number == bindparam("which"))
-    .values(
-        state=bindparam("to"),
-        lifetime=bindparam("life"),
-        deadline=bindparam("due"),
-        ttl=bindparam("lasts"),
-    )
-)
-
-_change_job = (
-    update(_jobs)
-    .where(_jobs.c.number == bindparam("which"), _jobs.c.open.is_not(None))
-    .values(
-        state=bindparam("to"),
-        not_before=bindparam("waits"),
-        request=bindparam("asks"),
-        attempts=bindparam("tried"),
-    )
-)
-
-# Parameters are given in the order of the table's columns, then those of the condition.
-STATEMENTS: dict[str, UpdateBase] = {
-    "fence": update(_meta).values(
-        writer=bindparam("mine"),
-        high_water_ms=bindparam("high"),
-        next_number=bindparam("next"),
-        next_job=bindparam("next_one"),
-    ),
-    "change": _change,
-    "finish": _change.values(live_node=null()),
-    "insert": insert(_allocations),
-    "event": insert(_events),
-    "operation": insert(schema.operations),
-    "drop_node": delete(_nodes).where(_nodes.c.name == bindparam("which")),
-    "insert_node": insert(_nodes),
-    "insert_job": insert(_jobs),
-    "forget_call": delete(_calls).where(
-        _calls.c.run == bindparam("of"), _calls.c.number == bindparam("which")
-    ),
-    # What indexes are made of is not even named where it stays: naming it costs.
-    "change_job": _change_job,
-    "end_job": _change_job.values(
-        open=null(), ended=bindparam("over"), reason=bindparam("because")
-    ),
-}
+_jumps = schema.clock_jumps
+_MOST_JUMPS = 100  # each has a day or more between it and the next, which do count
 
 
 class SqlStore(CallStore):
-    """A store on an SQLAlchemy connection. What differs between databases is abstract here."""
+    """A store on an SQLAlchemy connection. Abstract methods differ between databases."""
 
     url: str
+    address: str
+    shared = False
     _connection: Connection
 
     def __init__(self, taking: Taking | None) -> None:
         self._taking = taking or Taking()
         self._epoch = self._high_water_ms = 0
         self._next_event = self._next_number = self._next_job = 1
-        self._last_batch = Batch(0)  # whose outcome may be unknown
+        self._jumps: list[ClockJump] = []
+        self._last_batch = Batch(0)  # its outcome may be unknown
         self._last_event_of_it = 0
 
     @abstractmethod
     def _connect(self) -> None:
-        """Connect as the owner, or raise `StoreOwned`. Again, after the connection was lost."""
+        """Connect, or reconnect, as the owner; raise `StoreOwned` if there is another."""
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Let go of the connection, whatever state it is in. Ownership may stay."""
+        """Close the connection, whatever state it is in. Ownership may remain."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[None]:
-        """A context: begin, then commit, or roll back; failures as errors of ours."""
+        """Begin a transaction, then commit or roll back; raise failures as our own errors."""
 
     @abstractmethod
     def _run(self, name: str, many: Sequence[Row]) -> int:
-        """Run a statement once for each row of parameters; say how many rows it touched."""
+        """Run a statement once for each row of parameters; return how many rows it changed."""
 
     @abstractmethod
     def _insert(self, name: str, many: Sequence[Row]) -> None:
@@ -141,26 +98,25 @@ class SqlStore(CallStore):
 
     @abstractmethod
     def _close(self, state: str, numbers: list[int]) -> int:
-        """End the live allocations with these numbers; say how many there were."""
+        """End the live allocations with these numbers; return how many there were."""
 
     @abstractmethod
     def _translated(self, error: Exception) -> Exception:
-        """An error of the driver as one of ours."""
+        """Return an error of the driver as one of our own."""
 
-    # ---- life
+    # ---- opening and recovery
 
-    def open(self) -> Opening:
+    def open(self, next_epoch: NextEpoch = following_epoch) -> Opening:
         try:
             self._connect()
-            return self._begin_epoch()
+            return self._begin_epoch(next_epoch)
         except BaseException:
             self.close()
             raise
 
     def recover(self) -> bool:
         try:
-            self._disconnect()
-            self._connect()
+            self._reconnect()
             row = self._connection.execute(select(_meta)).mappings().one()
             if row["epoch"] != self._epoch:
                 raise StoreFenced(self._epoch)
@@ -172,21 +128,32 @@ class SqlStore(CallStore):
             return self._next_event > self._last_event_of_it
         return bool(self.operations([op[:2] for op in self._last_batch.operations]))
 
+    def _reconnect(self) -> None:
+        self._disconnect()
+        self._connect()
+
     def relieve(self) -> bool:
         return False
 
-    def _make_durable(self) -> None:
-        """Sync what a lost commit may have left unsynced, where reconnecting does not."""
+    def lost_file(self) -> str:
+        return ""
 
-    def _begin_epoch(self) -> Opening:
-        """Become the writer: from here on the database itself refuses every earlier one."""
+    def rewrite(self) -> bool:
+        return False
+
+    def _make_durable(self) -> None:
+        """Sync what a failed commit may have left unsynced, if reconnecting does not."""
+
+    def _begin_epoch(self, next_epoch: NextEpoch) -> Opening:
+        """Begin a new epoch; from then on the database refuses writers of earlier ones."""
         try:
             with self._transaction():
                 self._make_or_migrate()
                 before = self._connection.execute(select(_meta)).mappings().one()
-                self._taking.check(self.url, Identity(before["cluster_id"], before["epoch"]))
-                following = _meta.c.epoch + 1
-                self._connection.execute(update(_meta).values(epoch=following, writer=following))
+                self._taking.check(self.url, StoreIdentity(before["cluster_id"], before["epoch"]))
+                found = StoreState(before["cluster_id"], before["epoch"], before["next_job"])
+                epoch = next_epoch(found)
+                self._connection.execute(update(_meta).values(epoch=epoch, writer=epoch))
                 row = self._connection.execute(select(_meta)).mappings().one()
                 self._go_on_from(row)
         except DBAPIError as error:
@@ -195,10 +162,11 @@ class SqlStore(CallStore):
         return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
 
     def _go_on_from(self, row: RowMapping) -> None:
-        """Take up the numbers where whoever wrote last has left them."""
+        """Continue the counters where the last writer left them."""
         self._high_water_ms = row["high_water_ms"]
         self._next_number, self._next_job = row["next_number"], row["next_job"]
         self._next_event = self._last_event() + 1
+        self._jumps = [ClockJump(*row) for row in self._connection.execute(select(_jumps))]
 
     def _make_or_migrate(self) -> None:
         tables = set(inspect(self._connection).get_table_names())
@@ -215,17 +183,18 @@ class SqlStore(CallStore):
         moved_to = self._connection.execute(select(_meta.c.moved_to)).scalar_one()
         if moved_to is not None:
             raise StoreInvalid(
-                f"{self.url} was moved to {moved_to}", hint="Open the store it was moved to."
+                f"{self.url} was moved to {moved_to}",
+                hint="Open the store it was moved to. `grid serve --store URL` serves it.",
             )
 
     def _something_else(self) -> StoreInvalid:
         return StoreInvalid(
-            f"{self.url} holds tables of something else",
+            f"{self.url} contains tables of another program",
             hint="Give the address of an empty place, or of a Gridhand store.",
         )
 
     def _migrate(self, version: int) -> None:
-        from gridhand.store.migrations import migrate  # Alembic, only for this
+        from gridhand.store.sql.migrations import migrate  # imported here because it loads Alembic
 
         migrate(self._connection, version, SCHEMA_VERSION)
         if version == 0:
@@ -270,11 +239,11 @@ class SqlStore(CallStore):
         self._next_number, self._next_job = next_number, next_job
 
     def _hold_epoch(self, high_water_ms: int, next_number: int, next_job: int) -> None:
-        """Say in which epoch we write, in every transaction: the database refuses an old one."""
+        """State our epoch, as every transaction does: the database refuses an old one."""
         self._run("fence", [(self._epoch, high_water_ms, next_number, next_job)])
 
     def _write(self, final: FinalRows) -> None:
-        # Ends come first: what they free (a holder's name, a node) may be taken in the same batch.
+        # Ends come first: the same batch may reuse what they free, a holder's name or a node.
         for state, numbers in final.closed.items():
             _expect(len(numbers), self._close(state, numbers))
         if final.finished:
@@ -304,7 +273,7 @@ class SqlStore(CallStore):
             known.update(self._connection.execute(query).scalars())
         new = []
         for node in nodes:
-            columns = rows.node_columns(node)
+            columns = ledger_rows.node_columns(node)
             if node.name in known:
                 same = update(_nodes).where(_nodes.c.name == node.name)
                 self._connection.execute(same.values(columns))
@@ -319,28 +288,28 @@ class SqlStore(CallStore):
     def connection(self) -> Connection:
         return self._connection
 
-    @contextmanager
+    @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction of the owner's."""
+        """Run a transaction in our epoch."""
         with self._transaction():
             self._hold_epoch(self._high_water_ms, self._next_number, self._next_job)
             yield
 
     def mark_moved(self, url: str) -> None:
-        """Close the store for good: whoever opens it is told where it went."""
+        """Close the store for good: opening it raises an error that names the new address."""
         with self.writing():
             self._connection.execute(update(_meta).values(moved_to=url))
 
     # ---- reading
 
     def load(self) -> Contents:
-        # Not sorted by the database: it would then read the ended ones, too, to find the living.
+        # Not sorted by the database, which would then also read all that have ended.
         live = self._read(select(_allocations).where(_allocations.c.live_node.is_not(None)))
-        allocations = [rows.allocation_from_columns(row) for row in live]
+        allocations = [ledger_rows.allocation_from_columns(row) for row in live]
         jobs = Jobs().read(self._read(select(_jobs).where(_jobs.c.open.is_not(None))))
         following = self._read(select(_meta.c.next_number, _meta.c.next_job))[0]
         return Contents(
-            nodes=[rows.node_from_columns(row) for row in self._read(select(_nodes))],
+            nodes=[ledger_rows.node_from_columns(row) for row in self._read(select(_nodes))],
             allocations=sorted(allocations, key=lambda held: held.number),
             next_number=following["next_number"],
             jobs=sorted(jobs, key=lambda job: job.number),
@@ -351,7 +320,7 @@ class SqlStore(CallStore):
         found: list[Allocation] = []
         for some in chunks(list(numbers)):
             query = select(_allocations).where(_allocations.c.number.in_(some))
-            found += map(rows.allocation_from_columns, self._read(query))
+            found += map(ledger_rows.allocation_from_columns, self._read(query))
         return found
 
     def find_jobs(self, ids: Iterable[str]) -> list[Job]:
@@ -368,18 +337,18 @@ class SqlStore(CallStore):
         limit: int = 100,
     ) -> list[Job]:
         queries = newest(states=states, owner=owner, array=array, before=before, limit=limit)
-        found = [row for query in queries for row in self._read(query)]
+        found = [row for query in queries for row in self._read_some(query)]
         found.sort(key=lambda row: -row["number"])
         return Jobs().read(found[:limit])
 
-    def operations(self, wanted: Sequence[tuple[str, str]]) -> list[Operation]:
+    def operations(self, wanted: Sequence[tuple[str, str]]) -> list[StoredOperation]:
         table = schema.operations
-        found: list[Operation] = []
+        found: list[StoredOperation] = []
         for some in chunks(list(wanted)):
             query = select(table.c.owner, table.c.op_id, table.c.body, table.c.reply).where(
                 tuple_(table.c.owner, table.c.op_id).in_(some)
             )
-            found += (Operation(**dict(row)) for row in self._read(query))
+            found += (StoredOperation(**dict(row)) for row in self._read(query))
         return found
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -397,10 +366,14 @@ class SqlStore(CallStore):
             return self._connection.execute(query).mappings().all()
         except DBAPIError as error:
             raise self._translated(error) from error
-        except PendingRollbackError as error:  # the connection was lost before
+        except PendingRollbackError as error:  # the connection was lost earlier
             raise OutcomeUnknown("the connection was lost") from error
 
-    # ---- forgetting
+    def _read_some(self, query: Select[Any]) -> Sequence[RowMapping]:
+        """Return all rows; of a damaged store, which can only be read, those before the damage."""
+        return self._read(query)
+
+    # ---- pruning
 
     def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
         answered = before if answered_before is None else answered_before
@@ -408,9 +381,25 @@ class SqlStore(CallStore):
             forget(self._connection, before, answered, most)
             return left_to_forget(self._connection, before, answered)
 
+    def note_start(self, now: int) -> None:
+        jump = jump_between(self._high_water_ms, now)
+        if jump is None:
+            return
+        self._jumps = [*self._jumps, jump][-_MOST_JUMPS:]
+        # If it cannot be written, as the disk is full, it counts at least until the next start.
+        with contextlib.suppress(StoreError):
+            self._check_writable(more=False)
+            self._high_water_ms = now
+            with self.writing():
+                self._connection.execute(insert(_jumps).values(jump._asdict()))
+                self._connection.execute(delete(_jumps).where(_jumps.c.at < self._jumps[0].at))
+
+    def time_ago(self, age_ms: int, now: int) -> int:
+        return time_ago(age_ms, now, self._jumps)
+
 
 def refuse_newer(url: str, version: int) -> None:
-    """What a later Gridhand has written may mean something else by the same words."""
+    """Raise `StoreInvalid` for a schema of a later version, which we may misread."""
     if version > SCHEMA_VERSION:
         raise StoreInvalid(
             f"{url} has schema version {version}; this Gridhand knows {SCHEMA_VERSION}",

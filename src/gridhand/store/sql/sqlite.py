@@ -1,7 +1,7 @@
-"""The embedded store: one SQLite file in WAL mode, or memory.
+"""The SQLite store: one file in WAL mode, or memory.
 
-One connection writes and owns the checkpoints of the WAL. `synchronous=FULL` syncs the WAL at every
-commit: what was answered survives a power cut.
+One connection writes and checkpoints the WAL. `synchronous=FULL` syncs the WAL at every commit, so
+that answered operations survive a power cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import create_engine, event, select
+from sqlalchemy import RowMapping, Select, create_engine, event, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
@@ -28,30 +28,45 @@ from gridhand.core.errors import (
     StoreError,
     StoreFenced,
     StoreFull,
+    StoreInvalid,
+    StoreRemoved,
     StoreUnavailable,
 )
-from gridhand.store import schema
 from gridhand.store.base import Batch, Opening
-from gridhand.store.batches import Row
-from gridhand.store.callstore import COLUMNS, upsert
-from gridhand.store.ownership import OwnerLock, Taking, fill_reserve, open_private
-from gridhand.store.sql import STATEMENTS, SqlStore
+from gridhand.store.ownership import (
+    NextEpoch,
+    OwnerLock,
+    Taking,
+    fill_reserve,
+    following_epoch,
+    open_private,
+)
+from gridhand.store.sql import schema
+from gridhand.store.sql.batches import Row
+from gridhand.store.sql.call_store import COLUMNS, upsert
+from gridhand.store.sql.sql_store import SqlStore
+from gridhand.store.sql.sqlite_files import SqliteFiles
+from gridhand.store.sql.statements import STATEMENTS
 
 _Item = TypeVar("_Item")
 _log = logging.getLogger("gridhand")
 
 DEFAULT_TIMEOUT_S = 5.0
-# Rows to a statement: many at once are cheaper, and let go of the interpreter once for all.
+# Rows per statement: many at once are cheaper, and release the interpreter lock only once.
 _SIZES = (32, 8, 1)
-_CHECKED_AT_START = 256 * 2**20  # bytes: a larger file is checked when asked
-_RESERVE = 512 * 1024  # bytes kept back on the disk, so that releasing works when it is full
+_CHECKED_AT_START = 256 * 2**20  # bytes: a larger file is checked only by `grid check`
+_RESERVE = 512 * 1024  # bytes of disk space, so that releasing works when the disk is full
 _REFILL_S = 10.0
 _WAL_ALARM = 256 * 2**20
 _BROKEN = ("file is not a database", "database disk image is malformed")
 
 
+class _WrittenToRemoved(StoreRemoved):
+    """The file was removed during the commit, so memory has to be compared with it."""
+
+
 class SqliteStore(SqlStore):
-    """A ledger in one file. `path` of None keeps it in memory."""
+    """A ledger in one file, or in memory if `path` is None."""
 
     def __init__(
         self,
@@ -62,25 +77,29 @@ class SqliteStore(SqlStore):
     ) -> None:
         super().__init__(taking)
         self.url = f"sqlite:///{path}" if path else "sqlite://"
+        self.address = path or self.url
+        if path and timeout_s != DEFAULT_TIMEOUT_S:
+            self.address = f"{self.url}?timeout={timeout_s}"
         self._path = path
         self._timeout_s = timeout_s
         self._owner_lock: OwnerLock | None = None
         self._engine: Engine | None = None
+        self._files: SqliteFiles | None = None
         self._damage = ""
         self._next_care = 0.0
         self._relieved = False
 
-    def open(self) -> Opening:
+    def open(self, next_epoch: NextEpoch = following_epoch) -> Opening:
         if self._path:
             self._look_first(self._path)
             self._owner_lock = OwnerLock(self._path, self.url, self._taking)
-        return super().open()
+        return super().open(next_epoch)
 
     def _look_first(self, path: str) -> None:
-        """Before anything is written: even turning on the WAL would change the file."""
+        """Refuse a file that is not ours before even turning on the WAL changes it."""
         tables: set[str] = set()
         if os.path.exists(path):
-            # What cannot be read is for the real opening to say.
+            # If the file cannot be read, opening it later reports that.
             with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
                 reader = sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True)
                 with contextlib.closing(reader):
@@ -102,7 +121,7 @@ class SqliteStore(SqlStore):
             self._care(self._path)
 
     def _care(self, path: str) -> None:
-        """Now and then: keep space back for when the disk is full, and look at the WAL."""
+        """Refill the disk reserve, and warn about a WAL that has grown too large."""
         fill_reserve(Path(f"{path}.reserve"), _RESERVE)
         with contextlib.suppress(OSError):
             size = os.path.getsize(f"{path}-wal")
@@ -114,19 +133,46 @@ class SqliteStore(SqlStore):
                 )
 
     def _refill_first(self, *, more: bool) -> None:
-        """The reserve has been spent: nothing new is written until it is there again."""
+        """Refill the spent reserve; while that fails, raise `StoreFull` for anything new."""
         self._relieved = not fill_reserve(Path(f"{self._path}.reserve"), _RESERVE)
         if self._relieved and more:
             raise StoreFull("the disk is full, and its last space is kept for releasing")
 
     def relieve(self) -> bool:
+        if self._relieved:
+            return True  # the space is being used up, and nothing new has taken any of it
         if not self._path or not os.path.exists(f"{self._path}.reserve"):
             return False
         os.unlink(f"{self._path}.reserve")
         self._relieved = True
         with contextlib.suppress(sqlite3.Error):
-            # What is in the WAL goes to its place, and the space of the WAL can be used again.
+            # Move the WAL into the database file, so that its space can be reused.
             self._raw.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        return True
+
+    def lost_file(self) -> str:
+        files = self._files  # once: other threads ask, too
+        return "" if files is None else files.lost()
+
+    def rewrite(self) -> bool:
+        """Do as the base says; the open connection still reads the file that was removed."""
+        if not self._path or not (lost := self.lost_file()):
+            return False
+        if os.path.exists(self._path) and lost == os.path.realpath(self._path):
+            raise StoreInvalid(
+                f"another file is at {self._path} now", hint="Move it away, then repeat this."
+            )
+        self._release_lock()  # its file was perhaps removed, too
+        self._owner_lock = OwnerLock(self._path, self.url, Taking())
+        assert self._files is not None
+        try:
+            self._files.write_anew(self._raw)
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+        super()._reconnect()
+        _log.warning("%s was removed, and was written anew", lost)
         return True
 
     def prune(self, *, before: int, most: int, answered_before: int | None = None) -> int:
@@ -140,9 +186,12 @@ class SqliteStore(SqlStore):
 
     def close(self) -> None:
         self._disconnect()
-        if self._owner_lock is not None:
-            self._owner_lock.release()
-            self._owner_lock = None
+        self._release_lock()
+
+    def _release_lock(self) -> None:
+        lock, self._owner_lock = self._owner_lock, None
+        if lock is not None:
+            lock.release()
 
     # ---- connection
 
@@ -160,6 +209,8 @@ class SqliteStore(SqlStore):
             self._connection = self._engine.connect()
         except (sqlite3.Error, DBAPIError, UnicodeDecodeError) as error:
             raise self._translated(error) from error
+        if self._path:
+            self._files = SqliteFiles(self._path)
         raw: Any = self._connection.connection.dbapi_connection
         self._raw: sqlite3.Connection = raw
         self._compiled = {
@@ -182,7 +233,13 @@ class SqliteStore(SqlStore):
             cached_statements=64,
         )
 
+    def _reconnect(self) -> None:
+        # To close the last connection to a removed file would lose it for good.
+        if not self.lost_file():
+            super()._reconnect()
+
     def _disconnect(self) -> None:
+        self._files = None
         if self._engine is not None:
             with contextlib.suppress(sqlite3.Error, DBAPIError, AttributeError):
                 self._connection.close()
@@ -191,27 +248,27 @@ class SqliteStore(SqlStore):
             self._engine = None
 
     def _make_durable(self) -> None:
-        # A commit whose sync failed may be in the WAL: it counts only once it is synced.
+        # A commit whose sync failed may be in the WAL, and counts only once it is synced.
         self._raw.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
 
-    def _begin_epoch(self) -> Opening:
+    def _begin_epoch(self, next_epoch: NextEpoch) -> Opening:
         self._damage = self._found_damage()
         if not self._damage:
-            opening = self._begin_even_if_full()
+            opening = self._begin_even_if_full(next_epoch)
             if self._owner_lock is not None:
                 self._owner_lock.confirm()
             return opening
-        # Looking is still possible, and may be all that can be saved.
+        # A damaged store can still be read, to save what is left.
         row = self._read(select(schema.meta))[0]
-        return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"])
+        return Opening(row["epoch"], row["high_water_ms"], row["cluster_id"], self._damage)
 
-    def _begin_even_if_full(self) -> Opening:
+    def _begin_even_if_full(self, next_epoch: NextEpoch) -> Opening:
         try:
-            return super()._begin_epoch()
+            return super()._begin_epoch(next_epoch)
         except StoreFull:
             if not self.relieve():
                 raise
-            return super()._begin_epoch()
+            return super()._begin_epoch(next_epoch)
 
     def _found_damage(self) -> str:
         if not self._path or os.path.getsize(self._path) > _CHECKED_AT_START:
@@ -221,6 +278,14 @@ class SqliteStore(SqlStore):
         except sqlite3.Error as error:
             raise self._translated(error) from error
         return "" if found == "ok" else " ".join(str(found).split())
+
+    def _read_some(self, query: Select[Any]) -> Sequence[RowMapping]:
+        if not self._damage:
+            return self._read(query)
+        rows: list[RowMapping] = []
+        with contextlib.suppress(DBAPIError, sqlite3.Error):
+            rows.extend(self._connection.execute(query).mappings())
+        return rows
 
     def _refuse_if_damaged(self) -> None:
         if self._damage:
@@ -237,10 +302,14 @@ class SqliteStore(SqlStore):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
+        if lost := self.lost_file():
+            raise StoreRemoved(lost)
         try:
             self._raw.execute("BEGIN IMMEDIATE")
             yield
             self._raw.execute("COMMIT")
+            if lost := self.lost_file():
+                raise _WrittenToRemoved(lost)
         except (sqlite3.Error, DBAPIError) as error:
             self._roll_back()
             raise self._translated(error) from error
@@ -294,7 +363,7 @@ def _for_many(insert_one: str, size: int) -> str:
 
 
 def _in_sizes(many: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    """The items in order, in pieces of the sizes there are statements for."""
+    """Split the items, in order, into the sizes for which there are statements."""
     start = 0
     for size in _SIZES:
         while len(many) - start >= size:

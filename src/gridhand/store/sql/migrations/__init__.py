@@ -1,4 +1,4 @@
-"""From one version of the schema to the next. The sum of the steps is `store.schema`.
+"""Migrations from one version of the schema to the next; together they give `sql/schema.py`.
 
 A step is a module `v<number>` with a function `upgrade(op)`, written with Alembic's operations and
 with the tables as they were then: it never changes once it is released. All the steps that are due

@@ -58,7 +58,7 @@ def _checkpoint(op: Operations) -> None:
 
 
 def _set_aside(op: Operations, table: str) -> None:
-    """What is in a table, to be put into the new one: SQLite cannot change a table's checks."""
+    """Copy a table and drop it, to fill a new one: SQLite cannot change constraints."""
     op.execute(f"CREATE TABLE set_aside AS SELECT * FROM {table}")
     op.drop_table(table)
 

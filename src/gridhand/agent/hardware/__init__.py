@@ -1,0 +1,1 @@
+"""The hardware of this machine: discover it, and measure its use."""

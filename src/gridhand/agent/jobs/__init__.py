@@ -1,0 +1,1 @@
+"""The attempts that run on this node: prepare, limit and stop them."""

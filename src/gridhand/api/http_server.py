@@ -1,0 +1,194 @@
+"""Serve one controller in the foreground, on a unix socket.
+
+The socket appears when everything behind it is ready, so every client that can connect is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+
+from gridhand.api.app import make_app
+from gridhand.api.auth import PeerProtocol
+from gridhand.api.server_log import log_in_thread
+from gridhand.controller.controller import Controller
+from gridhand.controller.local_controller import StartOptions, local_controller
+from gridhand.core.errors import GridError, StoreOwned, StoreUnavailable
+from gridhand.home import Home
+from gridhand.posix.daemon import protect
+from gridhand.posix.locks import read_holder, sign_lock, wait_for_lock
+from gridhand.posix.log_file import rotate_log
+from gridhand.posix.private_files import open_private_file
+from gridhand.posix.socket_file import CHECK_S, SocketFile
+
+_GRACE_S = 3
+_LOCK_S = 10.0  # for a controller that is about to end
+
+_log = logging.getLogger("gridhand")
+
+
+def serve(home: Home, start: StartOptions, *, ready_fd: int | None = None) -> int:
+    """Run until stopped. `ready_fd` gets one message: that it runs, or why it does not."""
+    # The keeper's thread and the event loop hand work to each other all the time. With the default
+    # of 5 ms, a thread that is ready would wait that long for one that computes.
+    sys.setswitchinterval(0.0005)
+    protect()
+    _log.setLevel(logging.INFO)
+    try:
+        with log_in_thread(), _sole_controller(home):  # before anything is read, changed or told
+            return asyncio.run(_serve(home, start, ready_fd))
+    except GridError as error:
+        if isinstance(error, StoreOwned):
+            error.hint = "`grid status` shows the controller that runs; `grid stop` ends it."
+        _report(ready_fd, f"error: {error}\nhint: {error.hint}\n")
+        raise
+
+
+async def _serve(home: Home, start: StartOptions, ready_fd: int | None) -> int:
+    controller = local_controller(home, start)
+    try:
+        await controller.open(new_cluster=start.new_cluster)
+    except StoreUnavailable as error:
+        error.hint = f"The state is in {controller.store_url}. Try again when it can be reached."
+        raise
+    try:
+        server = _server(controller)
+        with server.listening_at(home.socket), _stopped_by_signals(controller):
+            serving = asyncio.create_task(server.serve([server.file.listening]))
+            serving.add_done_callback(lambda _: controller.begin_stopping())
+            _log.info("controller %d serves %s", os.getpid(), home.socket)
+            _report(ready_fd, "ready\n")
+            await _check_files(home, controller, server)
+            server.should_exit = True
+            await serving
+    finally:
+        await controller.close()
+        _log.info("controller %d has ended", os.getpid())
+    return 0 if controller.failure is None else 1
+
+
+async def _check_files(home: Home, controller: Controller, server: _Server) -> None:
+    """Put back a removed socket and bound the log, until the controller stops.
+
+    It stops by itself when its folder is removed.
+    """
+    while not controller.stopping.is_set():
+        if not home.exists():
+            _log.error("%s was removed, and with it the state of this controller", home.folder)
+            controller.begin_stopping()
+            return
+        rotate_log(home.log)
+        with contextlib.suppress(GridError, OSError):  # something is in the way; try again later
+            home.make()  # a link to the socket may have been removed, too
+            await server.listen_again(home.socket)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_S):
+                await controller.stopping.wait()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the signals to us, and can listen anew."""
+
+    file: SocketFile
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def listening_at(self, path: str) -> Iterator[None]:
+        """Listen at this path, in place of a socket that an earlier controller left.
+
+        We own the store by now, so no other controller is behind it.
+        """
+        self.file = SocketFile(path)
+        try:
+            yield
+        finally:
+            self.file.close()
+
+    async def listen_again(self, path: str) -> None:
+        """Replace a socket that was removed; connections that exist stay."""
+        if not self.started or (path == self.file.path and self.file.is_in_place()):
+            return
+        removed = self.file
+        self.file = SocketFile(path)
+        _log.warning("%s was removed, and is back", path)
+        accepting = await asyncio.get_running_loop().create_server(
+            self._protocol, sock=self.file.listening
+        )
+        self.servers.append(accepting)
+        self.servers.pop(0).close()
+        removed.close()
+
+    def _protocol(self) -> PeerProtocol:
+        return PeerProtocol(self.config, self.server_state, self.lifespan.state)
+
+
+@contextlib.contextmanager
+def _sole_controller(home: Home) -> Iterator[None]:
+    """Hold the lock of the home, by which `grid stop` and `grid doctor` find this process."""
+    fd = open_private_file(home.controller_lock)
+    try:
+        if not wait_for_lock(fd, _LOCK_S):
+            raise GridError(
+                f"{home.folder} is owned by another controller{_holder(home)}",
+                hint="`grid stop` ends it. If it does not answer, `grid doctor` says why.",
+            )
+        with contextlib.suppress(OSError):  # the lock holds even if the disk is full
+            sign_lock(fd)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _holder(home: Home) -> str:
+    holder = read_holder(home.controller_lock)
+    return f" (pid {holder.pid})" if holder else ""
+
+
+def _server(controller: Controller) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            make_app(controller),
+            http=PeerProtocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(controller: Controller) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def stop(name: str) -> None:
+        _log.info("stopped by %s", name)
+        controller.begin_stopping()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop, signum.name)
+    try:
+        yield
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(signum)
+
+
+def _report(ready_fd: int | None, text: str) -> None:
+    if ready_fd is None:
+        return
+    with contextlib.suppress(OSError):  # the process that started us is gone
+        os.write(ready_fd, text.encode())
+        os.close(ready_fd)

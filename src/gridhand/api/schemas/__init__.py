@@ -1,0 +1,1 @@
+"""Request bodies of the HTTP API: strict, bounded, nothing besides."""

@@ -1,0 +1,1 @@
+"""The commands of `grid`; a module is loaded only when its command is called."""

@@ -1,0 +1,1 @@
+"""The keeper: the only code that changes a ledger."""

@@ -1,0 +1,84 @@
+"""The settings of a running controller: its configuration file, read again on request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from gridhand.config.cluster_config import ClusterConfig
+from gridhand.config.fields import Block
+from gridhand.core.observations import UseStrategy
+from gridhand.core.operations import Operation
+from gridhand.core.placement.strategies import OwnStrategy, strategy_named
+from gridhand.store.urls import store_at
+
+RELOADABLE = frozenset({"strategy", "retention"})  # the others take effect at the next start
+
+
+class Settings:
+    """A configuration and the file that it comes from, if there is one."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path
+        self._config = self._read()
+
+    def _read(self) -> ClusterConfig:
+        return ClusterConfig() if self.path is None else ClusterConfig.from_yaml(self.path)
+
+    @property
+    def store(self) -> str | None:
+        return self._config.store
+
+    @property
+    def strategy(self) -> OwnStrategy | None:
+        return strategy_named(self._config.strategy)
+
+    def kept_ms(self) -> int:
+        """Return for how long ended jobs and their events are kept."""
+        return round(self._config.retention.jobs * 1000)
+
+    def facts(self) -> dict[str, Any]:
+        """Return every value with its source, and the keys that have no effect yet."""
+        values = {
+            key: {"value": value, "from": self.path if given else "default"}
+            for key, value, given in _leaves(self._config)
+        }
+        if self.store is not None:
+            values["store"]["value"] = store_at(self.store).url  # without a password
+        return {
+            "file": self.path,
+            "values": values,
+            "not_used_yet": self._config.not_used_yet(),
+        }
+
+    async def reload(self, ask: Callable[[Operation[Any]], Awaitable[Any]]) -> dict[str, Any]:
+        """Read the file again and apply it; raise InvalidConfig and change nothing if it is wrong.
+
+        Return the keys that changed, and those of them that need a restart.
+        """
+        before, after = self._config, self._read()
+        changed = {key for key in type(after).model_fields if _differs(key, before, after)}
+        if "strategy" in changed:
+            await ask(UseStrategy(strategy_named(after.strategy)))
+        self._config = after
+        return {
+            "file": self.path,
+            "changed": sorted(changed & RELOADABLE),
+            "needs_restart": sorted(changed - RELOADABLE - after.NOT_USED_YET),
+            "not_used_yet": after.not_used_yet(),
+        }
+
+
+def _leaves(block: Block, above: str = "") -> Iterator[tuple[str, Any, bool]]:
+    """Yield the path and the value of each setting, and whether the file has it."""
+    plain = block.model_dump(mode="json")
+    for name in type(block).model_fields:
+        value = getattr(block, name)
+        if isinstance(value, Block):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield above + name, plain[name], name in block.model_fields_set
+
+
+def _differs(key: str, before: ClusterConfig, after: ClusterConfig) -> bool:
+    return bool(getattr(before, key) != getattr(after, key))

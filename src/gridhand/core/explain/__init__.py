@@ -1,0 +1,1 @@
+"""Explains refusals: what is missing, who holds it, and what would help."""

@@ -1,0 +1,1 @@
+"""Graphs of functions: structure, assignment to nodes, pictures, and the state of a run."""

@@ -1,0 +1,1 @@
+"""Jobs, their attempts, and when they are retried."""

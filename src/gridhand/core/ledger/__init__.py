@@ -1,0 +1,1 @@
+"""The ledger: nodes, allocations and open jobs, and how they change."""

@@ -1,0 +1,1 @@
+"""The basic values: resources, GPUs, nodes, requests, names, durations."""

@@ -1,0 +1,1 @@
+"""Choose a node and devices for a request."""

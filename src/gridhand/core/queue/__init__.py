@@ -1,0 +1,1 @@
+"""The order in which waiting jobs are tried."""

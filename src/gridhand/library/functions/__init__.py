@@ -1,0 +1,1 @@
+"""Tasks, futures and executors: calling Python functions with the resources they need."""

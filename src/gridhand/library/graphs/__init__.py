@@ -1,0 +1,1 @@
+"""Run graphs of functions: claims, driver, progress and results."""

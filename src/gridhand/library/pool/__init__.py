@@ -1,0 +1,1 @@
+"""Run function calls in warm worker processes that hold their resources."""

@@ -1,0 +1,1 @@
+"""Streams: graphs whose functions stay warm while items flow through them."""

@@ -1,0 +1,1 @@
+"""Run function calls in threads of this process, for a grid without a controller."""

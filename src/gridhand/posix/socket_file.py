@@ -1,0 +1,54 @@
+"""Unix sockets that listen at a path, and notice when their file is removed or replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+CHECK_S = 1.0  # between two looks at the file: a client that does not find it waits longer
+
+_BACKLOG = 1024
+
+
+class SocketFile:
+    """A listening socket and its file, which belongs to its owner only.
+
+    A process connects by the file, so a socket without one is out of reach: its owner makes a new
+    `SocketFile` for the same path then.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Listen at the path, in place of whatever an earlier process left there."""
+        self.path = path
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.listening.bind(path)
+            os.chmod(path, 0o600)
+            self.listening.listen(_BACKLOG)
+            self.listening.setblocking(False)
+            self._identity = _identity(path)
+        except BaseException:
+            self.listening.close()
+            raise
+
+    def is_in_place(self) -> bool:
+        """Return whether the path still leads here."""
+        try:
+            return _identity(self.path) == self._identity
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Stop listening, and remove the file unless another one is there now."""
+        with contextlib.suppress(OSError):
+            if self.is_in_place():
+                os.unlink(self.path)
+        self.listening.close()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino

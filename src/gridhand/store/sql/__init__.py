@@ -1,0 +1,1 @@
+"""The SQL stores: schema, statements and migrations for SQLite and PostgreSQL."""

@@ -1,0 +1,61 @@
+"""The files of an open SQLite database: are they still there, and how to write them anew.
+
+A process goes on writing to a file that was removed, and nobody finds what it writes. So the files
+at the path are compared with those that were opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+from gridhand.posix.private_files import sync_folder
+from gridhand.store.ownership import open_private
+
+_LOGS = ("-wal", "-shm")
+
+
+class SqliteFiles:
+    """The database and its logs, as they were found first after opening."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)  # SQLite resolves links when it opens the file
+        self._found: dict[str, tuple[int, int]] = {}
+        self.lost()
+
+    def lost(self) -> str:
+        """Return the path of a file that was removed or replaced; "" if none was."""
+        for path in (self._path, *(f"{self._path}{log}" for log in _LOGS)):
+            identity = _identity(path)
+            known = self._found.get(path)
+            if known is not None and identity != known:
+                return path
+            if known is None and identity is not None:
+                self._found[path] = identity
+        return ""
+
+    def write_anew(self, connection: sqlite3.Connection) -> None:
+        """Copy what an open connection reads, page by page, to the path of the lost files."""
+        copy = f"{self._path}.new"
+        for leftover in (copy, *(f"{path}{log}" for path in (copy, self._path) for log in _LOGS)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(leftover)
+        fd = open_private(Path(copy))
+        try:
+            with contextlib.closing(sqlite3.connect(copy)) as target:
+                connection.backup(target)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(copy, self._path)
+        sync_folder(os.path.dirname(self._path))
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,61 @@
+"""The settings of a controller: read at its start, read again on request, and refused if wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from controller_place import in_place
+from gridhand.config.config_errors import InvalidConfig
+from gridhand.controller.keeper.questions import Read
+from gridhand.controller.settings import Settings
+from gridhand.core.placement.strategies import STRATEGIES
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "cluster_config.yaml"
+
+
+def test_without_a_file_everything_has_its_default():
+    settings = Settings()
+    assert (settings.store, settings.strategy, settings.kept_ms()) == (None, None, 30 * 86_400_000)
+    assert {setting["from"] for setting in settings.facts()["values"].values()} == {"default"}
+
+
+def test_each_value_has_its_source_and_no_password_is_shown(file):
+    file.write_text("strategy: pack\nstore: postgresql://ann:secret@db.example/grid\n")
+    facts = Settings(str(file)).facts()
+    assert facts["values"]["strategy"] == {"value": "pack", "from": str(file)}
+    assert facts["values"]["retention.jobs"] == {"value": 2592000.0, "from": "default"}
+    assert "secret" not in str(facts)
+
+
+def test_a_wrong_file_is_refused_at_the_start(file):
+    file.write_text("strategy: bestfit")
+    with pytest.raises(InvalidConfig):
+        Settings(str(file))
+
+
+@in_place()
+async def test_a_reload_changes_what_it_can_and_nothing_that_runs(place):
+    file = Path(place.home.folder) / "lab.yaml"
+    settings = place.controller.settings
+    settings.path = str(file)
+
+    async def reload(text):
+        file.write_text(text)
+        return await settings.reload(place.controller.ask)
+
+    id = await place.submit(2)
+    await place.sent((id, 1))
+    told = await reload("strategy: pack\nretention: {jobs: 1d}\nname: lab\nqueues: {night: {}}")
+    assert (told["changed"], told["needs_restart"]) == (["retention", "strategy"], ["name"])
+    assert told["not_used_yet"] == ["queues"]
+    assert settings.kept_ms() == 86_400_000
+    strategy = Read(lambda context: context.strategy)
+    assert await place.controller.ask(strategy) is STRATEGIES["pack"]
+    assert await place.running() == [id]
+    with pytest.raises(InvalidConfig):
+        await reload("strategy: bestfit")
+    assert await place.controller.ask(strategy) is STRATEGIES["pack"]
+    place.engine.end((id, 1))
