@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 
 import pytest
 
@@ -58,3 +59,25 @@ def test_a_new_one_takes_the_place_of_what_was_left(file, path):
     assert not file.is_in_place()
     second.close()
     assert not os.path.exists(path)
+
+
+def test_a_client_that_sees_the_file_is_never_refused(path):
+    """The file is there before the socket listens otherwise, and for a moment gone when it is replaced."""
+    files = [SocketFile(path)]
+    refused = []
+
+    def replace_often():
+        files.extend(SocketFile(path) for _ in range(300))
+
+    replacing = threading.Thread(target=replace_often)
+    replacing.start()
+    while replacing.is_alive():
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                client.connect(path)
+            except OSError as error:
+                refused.append(error)
+    replacing.join()
+    assert refused == []
+    for made in files:
+        made.close()

@@ -19,17 +19,22 @@ class SocketFile:
     """
 
     def __init__(self, path: str) -> None:
-        """Listen at the path, in place of whatever an earlier process left there."""
+        """Listen at the path, in place of whatever an earlier process left there.
+
+        The file appears there only when the socket listens: a client that sees it is never refused.
+        """
         self.path = path
+        unready = f"{path[:-1]}~"  # of the same length, as the system limits that
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            os.unlink(unready)
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self.listening.bind(path)
-            os.chmod(path, 0o600)
+            self.listening.bind(unready)
+            os.chmod(unready, 0o600)
             self.listening.listen(_BACKLOG)
             self.listening.setblocking(False)
-            self._identity = _identity(path)
+            self._identity = _identity(unready)
+            os.rename(unready, path)
         except BaseException:
             self.listening.close()
             raise
