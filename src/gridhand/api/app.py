@@ -7,7 +7,7 @@ import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gridhand import __version__
 from gridhand.api import problems
@@ -18,6 +18,7 @@ from gridhand.api.routes.calls import call_routes
 from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.sessions import session_routes
+from gridhand.api.schemas.ledger import Strict
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import NotYours
 from gridhand.core.operations import GetStatus
@@ -25,9 +26,7 @@ from gridhand.core.operations import GetStatus
 PROTOCOL = 1
 
 
-class StopBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class StopBody(Strict):
     jobs: Annotated[Literal["refuse", "keep", "kill"], Field()] = "refuse"
 
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gridhand.api.auth import acts_as, owner_of
 from gridhand.api.follow_job import Follower, FollowRequest
 from gridhand.api.http import StrictRoute
 from gridhand.api.json_views import job_json
 from gridhand.api.schemas.jobs import Submission, check_environment
-from gridhand.api.schemas.ledger import OpId, op_id_of
+from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
 from gridhand.controller.controller import Controller
 from gridhand.controller.dry_run import planned
 from gridhand.controller.job_reader import JobFilter
@@ -38,9 +38,7 @@ _LAST = frozenset({"@", "last"})
 Offset = Annotated[int, Query(ge=0, le=2**62)]
 
 
-class SignalBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class SignalBody(Strict):
     signal: int = Field(ge=1, le=64)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from gridhand.api.schemas.ledger import RequestRow
+from gridhand.api.schemas.ledger import RequestRow, Strict
 from gridhand.core.errors import InvalidInput
 from gridhand.core.jobs.job import After, Condition, JobSpec, Priority
 from gridhand.core.jobs.retry_policy import RetryPolicy
@@ -29,17 +29,13 @@ def _path(text: str) -> str:
 _Path = Annotated[str, AfterValidator(_path)]
 
 
-class AfterJob(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class AfterJob(Strict):
     id: str = Field(pattern=r"^[0-9]+(_[0-9]+)?$", max_length=40)
     condition: str = "afterok"
 
 
-class Submission(BaseModel):
+class Submission(Strict):
     """One command to run, or an array of them."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     command: list[str] = Field(min_length=1, max_length=100_000)
     folder: _Path
