@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse as Utf8Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -124,6 +124,16 @@ class StrictRoute(APIRoute):
             return await handler(StrictRequest(request.scope, request.receive))
 
         return strict
+
+
+def api_router(prefix: str, *tags: str) -> APIRouter:
+    """Return a router for the routes below /api/v1 and `prefix`."""
+    return APIRouter(
+        prefix=f"/api/v1{prefix}",
+        tags=list(tags),
+        route_class=StrictRoute,
+        default_response_class=JSONResponse,
+    )
 
 
 def read_json(body: bytes) -> Any:

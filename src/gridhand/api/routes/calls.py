@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field, model_validator
 
 from gridhand.api.auth import acts_as, owner_of
-from gridhand.api.http import StrictRoute
+from gridhand.api.http import api_router
 from gridhand.api.json_views import when
 from gridhand.api.schemas.ledger import (
     AllocationIdField,
@@ -138,7 +138,7 @@ class WaitBody(Strict):
 
 def call_routes(controller: Controller) -> APIRouter:
     """Return the routes of calls. Each translates, runs one operation, and translates back."""
-    router = APIRouter(prefix="/calls", tags=["calls"], route_class=StrictRoute)
+    router = api_router("/calls", "calls")
     book = controller.callbook
 
     @router.post("")

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gridhand.api.auth import acts_as, owner_of
 from gridhand.api.follow_job import Follower, FollowRequest
-from gridhand.api.http import StrictRoute
+from gridhand.api.http import api_router
 from gridhand.api.json_views import job_json
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
@@ -44,7 +44,7 @@ class SignalBody(Strict):
 
 def job_routes(controller: Controller) -> APIRouter:
     """Return the routes of jobs. Each translates, runs one operation, and translates back."""
-    router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
+    router = api_router("/jobs", "jobs")
 
     def shown(view: JobView, gpus: list[str] | None = None) -> dict[str, Any]:
         usage = controller.usage_of(view.job)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from gridhand.api.auth import is_admin, owner_of
-from gridhand.api.http import JSONResponse, StrictRoute
+from gridhand.api.http import JSONResponse, api_router
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.schemas.ledger import (
     AllocateBody,
@@ -68,7 +68,7 @@ Count = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
 def ledger_routes(controller: Controller) -> APIRouter:
     """Return the routes of the ledger. Each translates, runs one operation, and translates back."""
-    router = APIRouter(route_class=StrictRoute)
+    router = api_router("")
     _node_routes(router, controller)
     _node_changes(router, controller)
     _allocation_routes(router, controller)

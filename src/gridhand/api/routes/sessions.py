@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gridhand.api.auth import owner_of
-from gridhand.api.http import JSONResponse, StrictRoute
+from gridhand.api.http import JSONResponse, api_router
 from gridhand.api.schemas.ledger import AttachBody, SessionBody
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import InvalidInput
@@ -30,7 +30,7 @@ Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 def session_routes(controller: Controller) -> APIRouter:
-    router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictRoute)
+    router = api_router("/sessions", "sessions")
 
     @router.post("")
     async def open_session(request: Request, body: SessionBody | None = None) -> Response:
