@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import subprocess
 import sys
 
 import pytest
@@ -39,6 +40,24 @@ def test_no_hard_limit_is_raised(run, place):
         run, place, "a", f"nofile={files[1] + 5}:{files[1] + 5} cpu=1000:-1"
     )
     assert its_files == [files[1], files[1]]
+
+
+RAISE = """
+import resource, subprocess
+from gridhand.posix.caller_settings import CallerSettings
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+settings = CallerSettings.read("nofile=300:400")
+with settings.inherited():
+    child = subprocess.Popen(["sleep", "60"])
+settings.complete(child.pid)
+print(resource.prlimit(child.pid, resource.RLIMIT_NOFILE))
+child.kill()
+"""
+
+
+def test_no_hard_limit_is_raised_where_the_system_would_permit_it():
+    done = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, text=True, check=True)
+    assert done.stdout == "(200, 200)\n"
 
 
 def test_what_is_read_is_what_was_written():
