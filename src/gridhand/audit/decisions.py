@@ -84,11 +84,15 @@ class Place:
     node: AuditedNode
     count: Recount
     foreign: Mapping[str, int]
+    others: Mapping[str, int]  # amounts of the node
 
     def forbids(self, asked: PlacementRequest) -> list[str]:
         """Return why the request may not go here, leaving devices aside."""
         node, labels = self.node, self.node.labels
-        free = {name: total - self.count.held[name] for name, total in node.capacity.items()}
+        free = {
+            name: total - self.count.held[name] - self.others.get(name, 0)
+            for name, total in node.capacity.items()
+        }
         reasons = {
             f"is {node.health}": node.health != "up",
             "is draining": node.draining,
@@ -149,7 +153,9 @@ def check_decision(dump: object, asked: object, outcome: object) -> list[Violati
         if held.live:
             live[held.node].append(held)
     places = {
-        node.name: Place(node, recount(node, live[node.name]), view.foreign)
+        node.name: Place(
+            node, recount(node, live[node.name]), view.foreign, view.host_use.get(node.name, {})
+        )
         for node, _ in view.nodes
     }
     if outcome is not None:

@@ -33,6 +33,7 @@ class View:
     nodes: list[tuple[AuditedNode, object]]
     allocations: list[AuditedAllocation]
     foreign: dict[str, int]
+    host_use: dict[str, dict[str, int]]  # amounts that others use, by node
 
 
 def read_dump(dump: object, found: list[Violation]) -> View:
@@ -41,6 +42,7 @@ def read_dump(dump: object, found: list[Violation]) -> View:
     now, foreign = read.count("now"), {}
     if isinstance(dump, Mapping) and dump.get("foreign") is not None:
         foreign = read.amounts("foreign", devices=True)
+    host_use = _read_host_use(dump, found)
     nodes = [
         (node, row)
         for place, row in enumerate(read.items("nodes"))
@@ -52,7 +54,15 @@ def read_dump(dump: object, found: list[Violation]) -> View:
         if (held := read_allocation(row, f"allocations[{place}]", found))
     ]
     found += read.found
-    return View(now, nodes, allocations, foreign)
+    return View(now, nodes, allocations, foreign, host_use)
+
+
+def _read_host_use(dump: object, found: list[Violation]) -> dict[str, dict[str, int]]:
+    rows = dump.get("host_use") if isinstance(dump, Mapping) else None
+    read = Reader(rows if isinstance(rows, Mapping) else {}, "I2", "host_use")
+    used = {str(name): read.amounts(name) for name in rows or {}}
+    found += read.found
+    return used
 
 
 @dataclass

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gridhand.core.jobs.job import Job
+from gridhand.core.model.host_use import HostUse
 from gridhand.core.model.names import AttemptKey, JobId, NodeName
 from gridhand.core.operations import Observation, operation
 
@@ -38,6 +39,18 @@ class SetForeignUse(Observation[None]):
 
     node: NodeName
     used: Mapping[str, int]
+
+
+@operation
+class SetHostUse(Observation[None]):
+    """Plan around the CPU and memory that processes of others use on a machine.
+
+    `machine` is what the machine has: others first use what is no part of the node.
+    """
+
+    node: NodeName
+    used: HostUse
+    machine: Mapping[str, int]
 
 
 class Spawned(NamedTuple):

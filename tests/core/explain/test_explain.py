@@ -25,6 +25,7 @@ from gridhand.core.ledger.ledger import Ledger, Placement
 from gridhand.core.ledger.node_usage import NodeUsage
 from gridhand.core.ledger.status import dump
 from gridhand.core.model.gpus import Gpu, GpuHealth
+from gridhand.core.model.host_use import HostUse, Stranger
 from gridhand.core.model.nodes import Health
 from gridhand.core.model.requests import read_gpu_request
 from gridhand.core.model.resources import UNIT, read_amount
@@ -735,7 +736,7 @@ def test_the_nearest_are_those_that_brute_force_finds(seen, asked):
     short = {}
     for row in permitted:
         use = seen.use(row)
-        if use.open and (found := find_shortfalls(asked, use, seen.foreign)):
+        if use.open and (found := find_shortfalls(asked, use, seen)):
             short[row] = [lack.resource for lack in found]
             assert use.room(asked, seen.foreign) is None
     misses = NodeSurvey(asked, seen).misses()
@@ -864,3 +865,24 @@ def test_explaining_leaves_no_trace_and_agrees_with_placing(seen, asked, strateg
         assert found.gpus == tuple(hold.device for hold in placed.devices)
     for change in found.changes:
         assert place(change.request, seen, strategy).node == change.node
+
+
+def test_processes_outside_the_grid_are_named_with_what_they_use():
+    seen = snapshot(Node.of("n1", cpu=8, memory="32GB"))
+    blender = Stranger(4711, "blender", 3 * UNIT, 28 * GB)
+    seen.set_host_use("n1", HostUse(3 * UNIT, 28 * GB, (blender,)))
+    reason = (
+        "Insufficient Memory: worker has 4.00 GB available, task requires 8.00 GB;"
+        " 28 GB used by pid 4711 (blender)"
+    )
+    found = told(seen, cpu=1, memory="8GB")
+    assert found.nearest[0].reasons == (reason,)
+    assert found.ever
+    assert reason in str(found)
+    assert found.changes[0].text == "ask for memory 4GB instead of 8GB"
+    refusal = place(Request.of(memory="8GB"), seen)
+    assert refusal.reasons() == {"n1": [reason]}
+    assert reason in refusal.sentence()
+    cores = told(seen, cpu=6).nearest[0].reasons[0]
+    assert cores.endswith("worker has 5.00 available, task requires 6.00; 3 cores used by pid 4711 (blender)")  # fmt: skip
+    assert told(seen, cpu=5, memory="4GB").fits

@@ -20,6 +20,7 @@ from gridhand.core.ledger.allocations import AllocationMove, Terms
 from gridhand.core.ledger.change_log import ChangeLog
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.status import dump
+from gridhand.core.model.host_use import HostUse
 from gridhand.core.model.nodes import Node
 from gridhand.core.model.requests import Request
 from gridhand.core.placement import snapshot as placement
@@ -106,6 +107,7 @@ class Both:
         self.looping = Snapshot(self.ledger)
         self.arrays = Snapshot(self.ledger, mix=self.looping.mix)
         self.arrays.foreign = self.looping.foreign
+        self.arrays.host_use = self.looping.host_use
         self.live = []
 
     def through(self, snapshot, call):
@@ -131,9 +133,15 @@ class Both:
             for snapshot in (self.looping, self.arrays)
         )
         assert kept == vectors
-        fresh = Snapshot(self.ledger, self.looping.foreign, mix=self.looping.mix)
+        fresh = Snapshot(
+            self.ledger,
+            self.looping.foreign,
+            mix=self.looping.mix,
+            host_use=self.looping.host_use,
+        )
         assert kept == self.through(fresh, lambda seen: list(seen.scores(request, strategy)))
-        state = dump(self.ledger, self.looping.foreign, now=0)
+        others = self.looping.host_use
+        state = dump(self.ledger, self.looping.foreign, now=0, host_use=others)
         if isinstance(one, Refusal):
             assert isinstance(other, Refusal)
             assert check_decision(state, plain(asked), None) == []
@@ -161,7 +169,10 @@ class Both:
                 ledger.register(some_node(draw, draw.randrange(15)))
             case 3 if len(ledger.names) > 1 and not ledger.nodes[name].allocations:
                 ledger.unregister(name, now=0)
-            case 4:
+            case 4 | 5:
+                used = HostUse(draw.choice([0, 10_000, 50_000]), draw.choice([0, 2 * GB, 6 * GB]))
+                self.looping.set_host_use(name, used)
+            case 6:
                 mark = ledger.mark()
                 self.decide({"cpu": 0.5}, STRATEGIES["pack"])
                 del self.live[-(ledger.mark() > mark) or len(self.live) :]

@@ -133,7 +133,7 @@ class Keeper:
         ledger = load_ledger(contents, epoch=self._epoch, machine=self._machine, now=now)
         # Measurements outlive a reload: they were never in the store.
         before = self._context.snapshot
-        snapshot = Snapshot(ledger, before.foreign, mix=before.mix)
+        snapshot = Snapshot(ledger, before.foreign, mix=before.mix, host_use=before.host_use)
         leftovers.carry_over(self._context.ledger, ledger)
         latest = max(now, self._context.now)
         self._context = Context(ledger, snapshot, self._context.strategy, latest)
@@ -262,8 +262,10 @@ class Keeper:
         self._answer(commands)
         for ticket in questions:
             self._answer_question(ticket)
-        if self._context.freed and self._dispatch is not None:
-            self._dispatch.look_again()
+        if self._context.freed:
+            self._waiting.look_again()
+            if self._dispatch is not None:
+                self._dispatch.look_again()
         self._context.freed = False
         self._answer(questions)
 

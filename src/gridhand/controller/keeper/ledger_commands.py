@@ -60,7 +60,7 @@ class Context:
     submitted: list[Submitted] = field(default_factory=list)  # by this batch
     # Requests that some node can hold, with the shape of the cluster for which that is known.
     can_fit: dict[Request, int] = field(default_factory=dict)
-    freed: bool = False  # by something outside the ledger: others left a device
+    freed: bool = False  # by something outside the ledger: others use less
 
     def find(self, id: str, owner: str) -> Allocation:
         """Return an allocation of `owner` by its id, live or closed, or by its holder's name."""
@@ -147,7 +147,7 @@ def register(command: Register, context: Context) -> list[Node]:
 
 
 def _register(node: Node, context: Context) -> Node:
-    """Add a node, and forget what was measured on devices that were not part of it until now.
+    """Add a node, and forget what was measured on what was not part of it until now.
 
     That is forgotten when devices come back and not when they go: if their removal fails to be
     written, they are still here, and still in use.
@@ -156,6 +156,8 @@ def _register(node: Node, context: Context) -> Node:
     node = _on_this_machine(node, known, context.ledger.machine)
     before = set(known.devices) if known is not None else set()
     registered = context.ledger.register(node)
+    if known is None:
+        context.snapshot.host_use.pop(node.name, None)
     for gpu in node.gpus:
         if gpu.id not in before:
             context.snapshot.foreign.pop(gpu.id, None)

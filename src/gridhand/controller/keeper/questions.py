@@ -16,11 +16,13 @@ from gridhand.core.explain.explain import explain
 from gridhand.core.explain.explanation import Explanation
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.ledger.status import cluster_status, dump, node_status
+from gridhand.core.model.host_use import NO_HOST_USE
 from gridhand.core.observations import (
     AwaitExit,
     NoteExit,
     NoteSpawned,
     SetForeignUse,
+    SetHostUse,
     SkipJobNumbers,
     UseStrategy,
 )
@@ -76,7 +78,8 @@ def _explain(question: Explain, context: Context) -> Explanation:
 
 
 def _dump(context: Context) -> dict[str, Any]:
-    return dump(context.ledger, context.snapshot.foreign, now=context.now)
+    snapshot = context.snapshot
+    return dump(context.ledger, snapshot.foreign, now=context.now, host_use=snapshot.host_use)
 
 
 def _check(context: Context) -> list[Violation]:
@@ -91,6 +94,16 @@ def _set_foreign_use(observed: SetForeignUse, context: Context) -> None:
     before = {id: context.snapshot.foreign.get(id, 0) for id in devices}
     context.snapshot.set_foreign(observed.node, observed.used)
     context.freed |= any(observed.used.get(id, 0) < amount for id, amount in before.items())
+
+
+def _set_host_use(observed: SetHostUse, context: Context) -> None:
+    snapshot, node = context.snapshot, observed.node
+    total = context.ledger.node(node).total
+    spare = {name: amount - total.get(name, 0) for name, amount in observed.machine.items()}
+    before = snapshot.host_use.get(node, NO_HOST_USE)
+    used = observed.used.beyond({name: max(0, amount) for name, amount in spare.items()})
+    snapshot.set_host_use(node, used)
+    context.freed |= any(used.amount(name) < amount for name, amount in before.amounts.items())
 
 
 def _use_strategy(observed: UseStrategy, context: Context) -> None:
@@ -111,13 +124,18 @@ ANSWERS: Mapping[type[Operation[Any]], Callable[[Any, Context], Any]] = {
     Fits: _fits,
     Explain: _explain,
     GetNode: lambda question, context: node_status(
-        context.ledger.node(question.name), context.snapshot.foreign
+        context.ledger.node(question.name),
+        context.snapshot.foreign,
+        context.snapshot.host_use.get(question.name, NO_HOST_USE),
     ),
-    GetStatus: lambda _, context: cluster_status(context.ledger, context.snapshot.foreign),
+    GetStatus: lambda _, context: cluster_status(
+        context.ledger, context.snapshot.foreign, context.snapshot.host_use
+    ),
     ListAllocations: lambda _, context: list(context.ledger.live.values()),
     DumpLedger: lambda _, context: _dump(context),
     CheckLedger: lambda _, context: _check(context),
     SetForeignUse: _set_foreign_use,
+    SetHostUse: _set_host_use,
     AwaitExit: _await_exit,
     UseStrategy: _use_strategy,
     NoteExit: _note_exit,

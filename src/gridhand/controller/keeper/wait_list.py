@@ -26,6 +26,7 @@ class WaitList:
 
     def __init__(self) -> None:
         self._waiting: dict[int, Ticket] = {}  # by identity, in the order they came
+        self._again = False
 
     def takes(self, ticket: Ticket, error: Exception, now: int) -> bool:
         """Return whether a refused ticket is to wait, or to wait on."""
@@ -51,14 +52,21 @@ class WaitList:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    def look_again(self) -> None:
+        """Try all at the next opportunity: others use less than before."""
+        self._again = bool(self._waiting)
+
     def next_due(self) -> int | None:
+        if self._again:
+            return 0
         return min((ticket.wait_until or 0 for ticket in self._waiting.values()), default=None)
 
     def to_try(self, entries: Iterable[Entry], now: int) -> list[Ticket]:
         """Return all waiting tickets if something was freed, else those whose time is over."""
         for ticket in [ticket for ticket in self._waiting.values() if ticket.abandoned]:
             self.leave(ticket)
-        freed = any(kind in FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
+        freed, self._again = self._again, False
+        freed |= any(kind in FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
         waiting = self._waiting.values()
         return [ticket for ticket in waiting if freed or (ticket.wait_until or 0) <= now]
 

@@ -46,7 +46,7 @@ def _large_enough(about: Request, snapshot: Snapshot, rows: Iterable[int]) -> It
 def _holders_on(about: Request, snapshot: Snapshot, use: NodeUsage) -> list[Holding]:
     """Return the holders on one node; tasks of an array count as one, as does a job."""
     ledger = snapshot.ledger
-    short = [missing.resource for missing in find_shortfalls(about, use, snapshot.foreign)]
+    short = [missing.resource for missing in find_shortfalls(about, use, snapshot)]
     together: dict[object, list[tuple[Allocation, Resources, Job | None]]] = {}
     for id in use.allocations:
         held = ledger.live[id]

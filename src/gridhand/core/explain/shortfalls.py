@@ -73,17 +73,27 @@ def reasons_of(asked: Request, snapshot: Snapshot, use: NodeUsage) -> list[str]:
         return ["the node is draining"]
     if use.overcommitted:
         return ["the node is overcommitted: more is allocated than it has"]
-    found = [str(shortfall) for shortfall in find_shortfalls(asked, use, snapshot.foreign)]
+    found = [
+        _reason(shortfall, snapshot, use) for shortfall in find_shortfalls(asked, use, snapshot)
+    ]
     return found + _foreign_use(asked, snapshot, use) if found else []
 
 
-def find_shortfalls(asked: Request, use: NodeUsage, foreign: Mapping[str, int]) -> list[Shortfall]:
+def _reason(shortfall: Shortfall, snapshot: Snapshot, use: NodeUsage) -> str:
+    """Return the message, with the processes outside of the grid that use what is missing."""
+    others = snapshot.host_use.get(use.node.name)
+    who = others.sentence(shortfall.resource) if others is not None else ""
+    return f"{shortfall}; {who}" if who else str(shortfall)
+
+
+def find_shortfalls(asked: Request, use: NodeUsage, snapshot: Snapshot) -> list[Shortfall]:
     """Return all that the node lacks: CPU, memory, storage, GPU, then others by name."""
     found = [
-        Shortfall(name, max(0, use.total.get(name, 0) - use.held.get(name, 0)), amount)
+        Shortfall(name, max(0, free), amount)
         for name, amount in asked.amounts.pairs
-        if amount > use.total.get(name, 0) - use.held.get(name, 0)
+        if amount > (free := snapshot.free(use, name))
     ]
+    foreign = snapshot.foreign
     if asked.gpu is not None and pick_devices(asked.gpu, use.devices.values(), foreign) is None:
         found.append(_device_shortfall(asked.gpu, list(use.devices.values()), foreign))
     return sorted(found, key=lambda shortfall: _place(shortfall.resource))

@@ -118,7 +118,7 @@ class NodeSurvey:
     """A survey that examines one node after another."""
 
     def __init__(self, asked: Request, snapshot: Snapshot) -> None:
-        self._asked, self._foreign = asked, snapshot.foreign
+        self._asked, self._snapshot, self._foreign = asked, snapshot, snapshot.foreign
         self._rows = list(snapshot.rows(asked))
         self._uses = [(row, snapshot.use(row)) for row in self._rows]
         self._there = [(row, use) for row, use in self._uses if use.open]
@@ -132,7 +132,8 @@ class NodeSurvey:
             for row, use in self._there
             if (
                 short := tuple(
-                    missing.resource for missing in find_shortfalls(self._asked, use, self._foreign)
+                    missing.resource
+                    for missing in find_shortfalls(self._asked, use, self._snapshot)
                 )
             )
         ]
@@ -155,7 +156,7 @@ class NodeSurvey:
         total, missing = 0.0, set(short)
         for name, amount in self._asked.amounts.pairs:
             if name in missing:
-                total += (amount - max(0, _free(use, name))) / amount
+                total += (amount - max(0, self._snapshot.free(use, name))) / amount
         if self._asked.gpu is not None and missing & {"gpu", "gpu_memory"}:
             by_memory = "gpu_memory" in missing
             total += _device_shortfall(self._asked.gpu, self._rooms(use), by_memory)
@@ -164,9 +165,9 @@ class NodeSurvey:
     def most(self, name: str) -> Most | None:
         rest = replace(self._asked, amounts=self._asked.amounts.without(name))
         return _first_most(
-            (_free(use, name), row)
+            (self._snapshot.free(use, name), row)
             for row, use in self._there
-            if use.room(rest, self._foreign) is not None
+            if self._snapshot.room(rest, use) is not None
         )
 
     def most_devices(self) -> Most | None:
@@ -202,8 +203,8 @@ class NodeSurvey:
         return any(could_hold(self._asked, use.node) for _, use in self._uses)
 
     def _with_amounts(self) -> list[tuple[int, NodeUsage]]:
-        amounts = self._asked.amounts
-        return [(row, use) for row, use in self._there if use.amounts_fit(amounts)]
+        fits, asked = self._snapshot.amounts_fit, self._asked
+        return [(row, use) for row, use in self._there if fits(asked, use)]
 
     def _rooms(self, use: NodeUsage) -> list[_Room]:
         gpu = self._asked.gpu
@@ -211,10 +212,6 @@ class NodeSurvey:
         return [
             _room(device, self._foreign) for device in use.devices.values() if gpu.suits(device.gpu)
         ]
-
-
-def _free(use: NodeUsage, name: str) -> int:
-    return use.total.get(name, 0) - use.held.get(name, 0)
 
 
 def _room(device: DeviceUsage, foreign: Mapping[str, int]) -> _Room:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.node_usage import NodeUsage
 from gridhand.core.model.amount_text import capacity_text
 from gridhand.core.model.gpus import Gpu
+from gridhand.core.model.host_use import NO_HOST_USE, HostUse
 from gridhand.core.model.names import AllocationId, NodeName
 from gridhand.core.model.nodes import Health, Node
 from gridhand.core.model.resources import UNIT, Resources
@@ -31,7 +33,10 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node, what is held on it (reservations included), and what is free."""
+    """A node, what is held on it (reservations included), and what is free.
+
+    `foreign` is the CPU and memory that processes outside of the grid use, where it is respected.
+    """
 
     node: Node
     total: Resources
@@ -40,6 +45,7 @@ class NodeStatus:
     gpus: tuple[GpuStatus, ...]
     overcommitted: bool
     allocations: tuple[AllocationId, ...]
+    foreign: Resources = field(default_factory=Resources)
 
     @property
     def name(self) -> NodeName:
@@ -81,15 +87,20 @@ class Status:
         }
 
 
-def node_status(use: NodeUsage, foreign: Mapping[str, int]) -> NodeStatus:
+def node_status(
+    use: NodeUsage, foreign: Mapping[str, int], others: HostUse = NO_HOST_USE
+) -> NodeStatus:
     node = use.node
+    available = use.available().parts()
     if (use.has_leftovers or use.elsewhere) and node.health is Health.UP:
         node = replace(node, health=Health.SUSPECT)
     return NodeStatus(
         node=node,
         total=use.total_resources(),
         allocated=use.held_resources(),
-        available=use.available(),
+        available=Resources(
+            {name: others.left_of(name, amount) for name, amount in available.items()}
+        ),
         gpus=tuple(
             GpuStatus(
                 gpu=device.gpu,
@@ -103,11 +114,19 @@ def node_status(use: NodeUsage, foreign: Mapping[str, int]) -> NodeStatus:
         ),
         overcommitted=use.overcommitted,
         allocations=tuple(use.allocations),
+        foreign=Resources(others.amounts),
     )
 
 
-def cluster_status(ledger: Ledger, foreign: Mapping[str, int]) -> Status:
-    nodes = tuple(node_status(ledger.nodes[name], foreign) for name in ledger.names)
+def cluster_status(
+    ledger: Ledger,
+    foreign: Mapping[str, int],
+    host_use: Mapping[NodeName, HostUse] = MappingProxyType({}),
+) -> Status:
+    nodes = tuple(
+        node_status(ledger.nodes[name], foreign, host_use.get(name, NO_HOST_USE))
+        for name in ledger.names
+    )
     return Status(
         nodes=nodes,
         total=_sum(node.total for node in nodes),
@@ -124,7 +143,13 @@ def _sum(vectors: Iterable[Resources]) -> Resources:
     return Resources(parts)
 
 
-def dump(ledger: Ledger, foreign: Mapping[str, int], *, now: int) -> dict[str, Any]:
+def dump(
+    ledger: Ledger,
+    foreign: Mapping[str, int],
+    *,
+    now: int,
+    host_use: Mapping[NodeName, HostUse] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return the ledger as plain data, for `audit` and for bug reports."""
     works: dict[int, dict[str, Any]] = {}  # each once: the jobs of an array share one
     return {
@@ -133,6 +158,7 @@ def dump(ledger: Ledger, foreign: Mapping[str, int], *, now: int) -> dict[str, A
         "allocations": [allocation_row(held) for held in ledger.live.values()],
         "jobs": [job_row(job, works) for job in ledger.jobs.open.values()],
         "foreign": dict(foreign),
+        "host_use": {name: others.amounts for name, others in host_use.items()},
     }
 
 

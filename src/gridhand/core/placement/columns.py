@@ -20,6 +20,7 @@ from gridhand.core.ledger.devices import DeviceUsage
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.node_usage import NodeUsage
 from gridhand.core.model.gpus import GpuHealth, GpuRequest
+from gridhand.core.model.host_use import NO_HOST_USE, HostUse
 from gridhand.core.model.names import NodeName
 from gridhand.core.model.nodes import Node
 from gridhand.core.model.resources import UNIT
@@ -79,8 +80,10 @@ class _Line:
 class Columns:
     """The arrays of one ledger, as of the last `sync`."""
 
-    def __init__(self, ledger: Ledger, foreign: Mapping[str, int]) -> None:
-        self._ledger, self._foreign = ledger, foreign
+    def __init__(
+        self, ledger: Ledger, foreign: Mapping[str, int], host_use: Mapping[NodeName, HostUse]
+    ) -> None:
+        self._ledger, self._foreign, self._host_use = ledger, foreign, host_use
         self._models: dict[str, int] = {}
         self._values: dict[str, int] = {}
         self.changed = RowLog()
@@ -168,6 +171,7 @@ class Columns:
         if line.described is not use.devices or line.node is not use.node:
             self._read_node(row, line, use)
         total, held = use.total, use.held
+        others = self._host_use.get(use.node.name, NO_HOST_USE)
         for name, column in self._free.items():
             column[row] = total.get(name, 0) - held.get(name, 0)
         idle = largest = whole = 0
@@ -177,8 +181,8 @@ class Columns:
             idle, largest, whole = sum(line.idles), max(line.idles), sum(line.whole)
         self._table[:_CHANGING, row] = (
             (
-                total.get("cpu", 0) - held.get("cpu", 0),
-                total.get("memory", 0) - held.get("memory", 0),
+                others.left_of("cpu", total.get("cpu", 0) - held.get("cpu", 0)),
+                others.left_of("memory", total.get("memory", 0) - held.get("memory", 0)),
                 idle,
                 largest,
                 whole,

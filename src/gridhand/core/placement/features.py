@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gridhand.core.ledger.devices import DeviceHold
 from gridhand.core.ledger.node_usage import NodeUsage
 from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.host_use import NO_HOST_USE, HostUse
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import UNIT
 
@@ -93,8 +94,8 @@ class NodeFeatures:
     """The features of one node, from the totals that the ledger keeps."""
 
     __slots__ = (
-        "_idles", "_picked", "_use", "asked", "chosen", "gpus", "idle", "mix", "opened", "price",
-        "taken", "whole",
+        "_idles", "_others", "_picked", "_use", "asked", "chosen", "gpus", "idle", "mix", "opened",
+        "price", "taken", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -104,8 +105,9 @@ class NodeFeatures:
         holds: tuple[DeviceHold, ...],
         foreign: Mapping[str, int],
         mix: Mix,
+        others: HostUse = NO_HOST_USE,
     ) -> None:
-        self.asked, self.mix, self._use = asked, mix, use
+        self.asked, self.mix, self._use, self._others = asked, mix, use, others
         self.price, self.chosen = use.node.price, use.chosen
         self.gpus = len(use.devices)
         self.idle = self.whole = self.taken = self.opened = 0
@@ -142,7 +144,8 @@ class NodeFeatures:
             self._picked = picked.largest_share(foreign.get(holds[0].device, 0))
 
     def free(self, name: str) -> Number:
-        return self._use.total.get(name, 0) - self._use.held.get(name, 0)
+        left = self._use.total.get(name, 0) - self._use.held.get(name, 0)
+        return self._others.left_of(name, left)
 
     def total(self, name: str) -> Number:
         return self._use.total.get(name, 0) or 1

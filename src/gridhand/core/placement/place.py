@@ -76,7 +76,7 @@ def _place_one(
     if row is None:
         return None
     name = ledger.names[row]
-    devices = ledger.nodes[name].room(asked, snapshot.foreign)
+    devices = snapshot.room(asked, ledger.nodes[name])
     assert devices is not None, f"{asked.resources} should fit on {name}"
     return Placement(asked, name, devices)
 
@@ -86,7 +86,7 @@ def _place_pinned(asked: Request, snapshot: Snapshot) -> Placement | None:
     use = snapshot.ledger.node(asked.node)  # raises if it is unknown
     if not permits(asked, use):
         return None
-    devices = use.room(asked, snapshot.foreign)
+    devices = snapshot.room(asked, use)
     return None if devices is None else Placement(asked, asked.node, devices)
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from gridhand.core.ledger.devices import DeviceHold
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.model.host_use import NO_HOST_USE, HostUse
 from gridhand.core.model.names import NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.features import NodeFeatures
@@ -45,6 +47,7 @@ class Snapshot:
 
     `foreign` is the memory that processes outside of the grid use on each device, `local` is the
     node that `first_available` prefers, and `mix` what was learned from the requests so far.
+    `host_use` is the CPU and memory that such processes use on nodes where that is respected.
     """
 
     def __init__(
@@ -54,9 +57,11 @@ class Snapshot:
         *,
         local: NodeName | None = None,
         mix: Mix | None = None,
+        host_use: Mapping[NodeName, HostUse] | None = None,
     ) -> None:
         self.ledger = ledger
         self.foreign: dict[str, int] = dict(foreign or {})
+        self.host_use: dict[NodeName, HostUse] = dict(host_use or {})
         self.local = local
         self.mix = mix or Mix()
         self._columns: Columns | None = None
@@ -90,6 +95,33 @@ class Snapshot:
             device.version += 1
         self.foreign.update({id: amount for id, amount in used.items() if amount})
         self.ledger.touched.add(node)
+
+    def set_host_use(self, node: NodeName, used: HostUse) -> None:
+        """Replace what others use of a node; only other amounts change any decision."""
+        before = self.host_use.pop(node, NO_HOST_USE)
+        if used.amounts:
+            self.host_use[node] = used
+        if used.amounts != before.amounts:
+            self.ledger.touched.add(node)
+
+    # ---- room
+
+    def free(self, use: NodeUsage, name: str) -> int:
+        """Return how much of a resource can be promised now."""
+        left = use.total.get(name, 0) - use.held.get(name, 0)
+        others = self.host_use.get(use.node.name) if self.host_use else None
+        return left if others is None else others.left_of(name, left)
+
+    def amounts_fit(self, asked: Request, use: NodeUsage) -> bool:
+        if not self.host_use or use.node.name not in self.host_use:
+            return use.amounts_fit(asked.amounts)
+        return all(amount <= self.free(use, name) for name, amount in asked.amounts.pairs)
+
+    def room(self, asked: Request, use: NodeUsage) -> tuple[DeviceHold, ...] | None:
+        """Return the device holds that `asked` would get there now, or None if it does not fit."""
+        if self.host_use and not self.amounts_fit(asked, use):
+            return None
+        return use.room(asked, self.foreign)
 
     # ---- rows
 
@@ -153,7 +185,7 @@ class Snapshot:
             from gridhand.core.placement.columns import Columns
 
             self._columns, self._column_features = (
-                Columns(self.ledger, self.foreign),
+                Columns(self.ledger, self.foreign, self.host_use),
                 ColumnFeatures,
             )
         self._columns.sync()
@@ -208,10 +240,12 @@ class Snapshot:
         return True
 
     def _score_one(self, asked: Request, strategy: Strategy, use: NodeUsage) -> float:
-        devices = use.room(asked, self.foreign)
+        devices = self.room(asked, use)
         if devices is None or (asked.labels and not _has_labels(asked, use)):
             return NOWHERE
-        return float(strategy.score(NodeFeatures(asked, use, devices, self.foreign, self.mix)))
+        others = self.host_use.get(use.node.name, NO_HOST_USE)
+        features = NodeFeatures(asked, use, devices, self.foreign, self.mix, others)
+        return float(strategy.score(features))
 
     def _score_all(self, asked: Request, strategy: Strategy, columns: Columns | None) -> Scores:
         if columns is None:

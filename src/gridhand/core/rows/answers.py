@@ -29,6 +29,7 @@ def node_status_row(status: NodeStatus) -> dict[str, Any]:
         "gpus": [_gpu_status_row(gpu) for gpu in status.gpus],
         "overcommitted": status.overcommitted,
         "allocations": list(status.allocations),
+        "foreign": status.foreign.parts(),
     }
 
 
@@ -57,6 +58,7 @@ def node_status_from_row(row: Row) -> NodeStatus:
         ),
         overcommitted=row["overcommitted"],
         allocations=tuple(row["allocations"]),
+        foreign=Resources(row.get("foreign", {})),
     )
 
 
