@@ -23,6 +23,7 @@ class FakeEngine:
         self.asked = []  # all that was asked for, what was lost on the way too
         self.stops = []
         self.signals = []
+        self.paces = []  # how often it was asked to measure
         self.readers = []  # what was told of those that read
         self.epoch = 0
         self.away = False
@@ -95,6 +96,9 @@ class FakeEngine:
         if not self.away:
             for key in keys:
                 self.ended.pop(key, None)
+
+    async def sample_every(self, every_ms, for_ms):
+        self.paces.append((every_ms, for_ms))
 
     async def read_log(self, path, offset, limit):
         return []

@@ -16,6 +16,7 @@ from typing import Any
 from gridhand.agent.gpu.gpu_monitor import GpuMonitor
 from gridhand.agent.gpu.nvml import Nvml
 from gridhand.agent.hardware.discovery import discover, virtual_node
+from gridhand.agent.hardware.host_readings import HostReadings
 from gridhand.agent.jobs import limits
 from gridhand.agent.jobs.core_load import CoreLoad
 from gridhand.agent.jobs.cpu_affinity import CpuAffinity
@@ -26,8 +27,9 @@ from gridhand.agent.jobs.start_order import StartOrder
 from gridhand.agent.jobs.start_pause import StartPause
 from gridhand.agent.jobs.stopper import Stopper, members
 from gridhand.agent.link_errors import LinkError, LinkRefused
-from gridhand.agent.messages import AgentEvent, AttemptReport, Key, ProblemReport
+from gridhand.agent.messages import AgentEvent, AttemptReport, Key, ProblemReport, UsageEvent
 from gridhand.agent.node_report import report_node, report_problems, stuck_problems
+from gridhand.agent.sample_pace import SamplePace
 from gridhand.agent.starter.message_fields import (
     LeaderEnd,
     StarterEvent,
@@ -62,6 +64,7 @@ class Agent:
         self.gpus = GpuMonitor(nvml, self.found)
         self.starter = StarterLink(starter, self._on_event, self._adopt)
         self.stopper = Stopper(self.starter, self._over, self.tell_node)
+        self.host = HostReadings(Path(folder))
         self.affinity = CpuAffinity(
             self.found.cpus, lambda run: [p.pid for p in members(run)], CoreLoad().busy
         )
@@ -72,6 +75,8 @@ class Agent:
         self.epoch = -1
         self.mark = ""
         self.busy = asyncio.Event()
+        self.pace = SamplePace()
+        self.usage: UsageEvent = {"event": "usage", "node": {}, "jobs": {}, "foreign": {}}
         self._tell = tell
         self._ended: list[RunningAttempt] = []
         self._doubtful: set[Key] = set()
@@ -101,9 +106,8 @@ class Agent:
     def problems(self) -> list[ProblemReport]:
         enforced, running = self.limits.enforced, self.running.values()
         unwritten = self.starter.unwritten
-        return report_problems(
-            self.found, self.gpus.health, enforced, running, unwritten, self.pause.problem()
-        )
+        other = (*self.host.problems, *filter(None, [self.pause.problem()]))
+        return report_problems(self.found, self.gpus.health, enforced, running, unwritten, other)
 
     def trouble(self) -> str:
         """Return in one sentence why jobs cannot be started or stopped; "" if they can."""
@@ -318,8 +322,12 @@ class Agent:
 
     def own_pids(self) -> set[int]:
         """Return the processes of all attempts with a device."""
+        return set(self.device_jobs())
+
+    def device_jobs(self) -> dict[int, JobId]:
+        """Return the job of each process of an attempt with a device."""
         having = [run for run in self.running.values() if run.note.devices]
-        return {process.pid for run in having for process in members(run)}
+        return {process.pid: run.job for run in having for process in members(run)}
 
     def _release(self, run: RunningAttempt) -> None:
         """Release the cores and control groups of an attempt."""

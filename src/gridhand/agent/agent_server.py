@@ -9,6 +9,7 @@
     list {}                                       running, ended, trouble
     forget {attempts: [[job, n], …]}              forgotten
     watch {}                                      nothing; then events: begun, ended, usage, node
+    sample {every_ms, for_ms}                     nothing; samples come at least this often
     quit {}                                       nothing; the agent ends, and jobs go on
 
 A connection begins with a line that has the secret of the folder, and belongs to no job; see
@@ -32,6 +33,7 @@ from gridhand.agent.jobs.start_order import decode_orders
 from gridhand.agent.link import MOST_LINE_BYTES, Lines, Message
 from gridhand.agent.link_errors import LinkError, LinkRefused
 from gridhand.agent.messages import AgentEvent, AgentGreeting
+from gridhand.agent.sample_pace import LEAST_MS, MOST_MS
 from gridhand.agent.starter import message_fields
 from gridhand.agent.starter.admission import Admission
 from gridhand.agent.starter.message_fields import Malformed
@@ -39,6 +41,7 @@ from gridhand.agent.starter.protocol import Refused
 from gridhand.core.jobs.attempt import Reason
 from gridhand.core.model.names import JobId
 from gridhand.posix import procfs
+from gridhand.posix.peers import peer_credentials
 
 PROTOCOL = 1
 _MOST_CLIENTS = 64
@@ -63,14 +66,17 @@ class ControllerConnection(Lines):
         self.epoch: int | None = None
         self.admitted = False  # whether it has given the secret
         self.watching = False
+        self.peer = 0  # its pid
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         full = len(self._server.clients) >= _MOST_CLIENTS
-        if full or not self._server.admission.trusts(transport.get_extra_info("socket")):
+        connected = transport.get_extra_info("socket")
+        if full or not self._server.admission.trusts(connected):
             self.abort()
             return
+        self.peer = peer_credentials(connected).pid
         self._server.clients.add(self)
 
     def line_received(self, line: bytes) -> None:
@@ -109,6 +115,7 @@ class AgentServer:
             "list": self._list,
             "forget": self._forget,
             "watch": self._watch,
+            "sample": self._sample,
             "quit": self._quit,
         }
 
@@ -125,6 +132,10 @@ class AgentServer:
 
     def watched(self) -> bool:
         return any(client.watching for client in self.clients)
+
+    def controllers(self) -> set[int]:
+        """Return the pids of the controllers that watch."""
+        return {client.peer for client in self.clients if client.watching}
 
     def tell(self, event: AgentEvent) -> None:
         """Send an event to all connections that watch and have the present epoch."""
@@ -261,8 +272,16 @@ class AgentServer:
 
     async def _watch(self, client: ControllerConnection, _: Message) -> Reply:
         client.watching = True
-        if foreign := self.agent.gpus.health.foreign:  # early, so that it can be planned around
-            client.tell({"event": "usage", "node": {}, "jobs": {}, "foreign": foreign})
+        # Early, so that it can be planned around.
+        client.tell({**self.agent.usage, "foreign": self.agent.gpus.health.foreign})
+        return {}
+
+    async def _sample(self, _: ControllerConnection, message: Message) -> Reply:
+        every_ms = message_fields.whole("every_ms", message.get("every_ms"), MOST_MS)
+        for_ms = message_fields.whole("for_ms", message.get("for_ms"), MOST_MS)
+        if every_ms < LEAST_MS:
+            raise Malformed(f"every_ms: give a whole number from {LEAST_MS} to {MOST_MS}")
+        self.agent.pace.ask(every_ms, for_ms)
         return {}
 
     async def _quit(self, *_: object) -> Reply:

@@ -38,7 +38,9 @@ async def run_agent(
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     door = _Door(server, folder_fd)
     await door.open()
-    monitor = asyncio.create_task(Monitor(agent, server.tell, server.watched).run())
+    monitor = Monitor(agent, server.tell, server.controllers)
+    await monitor.sample()  # before anything is promised here
+    monitoring = asyncio.create_task(monitor.run())
     ready()
     await _wait_until_idle(server, agent, options.grace, door)
     door.close()
@@ -46,7 +48,7 @@ async def run_agent(
     for client in list(server.clients):
         if client.transport is not None:
             client.transport.close()
-    monitor.cancel()
+    monitoring.cancel()
     await agent.end()
 
 

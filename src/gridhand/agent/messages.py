@@ -109,19 +109,83 @@ class ProblemReport(TypedDict):
 
 
 class JobUsage(TypedDict):
-    """The cores and memory that a running job uses."""
+    """The use by all processes of a running job: `cpu` in cores, since the previous sample."""
 
     attempt: int
     cpu: float
     memory_bytes: int
     peak_bytes: int
+    cpu_seconds: NotRequired[float]  # since its start
+    processes: NotRequired[int]
 
 
 class NodeLoad(TypedDict, total=False):
-    """The cores and memory in use on a whole node."""
+    """The load of a whole node; what cannot be measured is left out.
+
+    CPU is in cores, rates are in bytes per second, and `load` has the averages of 1, 5 and 15
+    minutes.
+    """
 
     cpu: float
     memory_bytes: int
+    processes: int
+    load: list[float]
+    disk_bytes: int
+    disk_total_bytes: int
+    disk_read_per_s: int
+    disk_written_per_s: int
+    network_received_per_s: int
+    network_sent_per_s: int
+
+
+class ProcessLoad(TypedDict):
+    """The use by one process, and whose it is."""
+
+    pid: int
+    name: str
+    user: str
+    cpu: float
+    memory_bytes: int
+
+
+class Share(TypedDict):
+    """The part of a node's load that our jobs and daemons cause."""
+
+    cpu: float
+    memory_bytes: int
+
+
+class OthersLoad(TypedDict):
+    """The part of a node's load that everything else causes, and the largest of it.
+
+    `machine_cpu` and `machine_bytes` are what there is to use: the node may be a part of it.
+    """
+
+    cpu: float
+    memory_bytes: int
+    machine_cpu: float
+    machine_bytes: int
+    processes: list[ProcessLoad]
+
+
+class GpuProcess(TypedDict):
+    """A process on a device; `job` is the one that it belongs to, if it is ours."""
+
+    pid: int
+    name: str
+    user: str
+    job: JobId | None
+    memory_bytes: int | None
+
+
+class GpuLoad(TypedDict):
+    """The load of a device; None for what it cannot tell."""
+
+    utilization: float | None  # percent
+    memory_bytes: int
+    temperature_c: float | None
+    power_w: float | None
+    processes: list[GpuProcess]
 
 
 class AttemptsEvent(TypedDict):
@@ -132,12 +196,20 @@ class AttemptsEvent(TypedDict):
 
 
 class UsageEvent(TypedDict):
-    """A measurement; `foreign` is the GPU memory that processes of others use, by device."""
+    """A measurement over the last `over_ms`.
+
+    `own` and `others` divide the load of the node; a virtual node has no others. `foreign` is the
+    GPU memory that processes of others use, by device.
+    """
 
     event: Literal["usage"]
     node: NodeLoad
     jobs: dict[JobId, JobUsage]
     foreign: dict[str, int]
+    over_ms: NotRequired[int]
+    own: NotRequired[Share]
+    others: NotRequired[OthersLoad]
+    gpus: NotRequired[dict[str, GpuLoad]]
 
 
 class NodeEvent(TypedDict):

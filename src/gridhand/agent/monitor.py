@@ -1,4 +1,4 @@
-"""The agent's periodic checks while jobs run: logs, memory, process counts, devices."""
+"""The agent's periodic work: checks of running jobs and of devices, and samples of the node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from gridhand.agent.agent import Agent
 from gridhand.agent.hardware.usage import Sampler, TreeUsage, Usage
@@ -14,11 +14,12 @@ from gridhand.agent.jobs import limits
 from gridhand.agent.jobs.back_pressure import press
 from gridhand.agent.jobs.running_attempt import RunningAttempt
 from gridhand.agent.link_errors import LinkError
-from gridhand.agent.messages import AgentEvent, UsageEvent
+from gridhand.agent.messages import AgentEvent
+from gridhand.agent.node_sampler import NodeSampler
 
 _ROUND_S = 0.25
 _MEASURE_ROUNDS = 2  # how often usage is measured, if a limit depends on it
-_TELL_ROUNDS = 4  # how often usage is told
+_PEAK_ROUNDS = 4  # how often it is measured, if the kernel does not keep the peak
 _STARTER_ROUNDS = 8  # how often the starter is asked for its trouble
 _DEVICES_S = 2.0
 _NO_DEVICES_S = 30.0
@@ -26,20 +27,38 @@ _LONGEST_WAIT_MS = 1000  # for a turn that was expected to come in a quarter of 
 
 
 class Monitor:
-    """Checks all attempts in rounds. `watched` returns whether anybody wants to know the usage."""
+    """Checks all attempts in rounds, and takes samples of the node at its own pace."""
 
     def __init__(
-        self, agent: Agent, tell: Callable[[AgentEvent], None], watched: Callable[[], bool]
+        self,
+        agent: Agent,
+        tell: Callable[[AgentEvent], None],
+        controllers: Callable[[], Collection[int]],
     ) -> None:
-        self._agent, self._tell, self._watched = agent, tell, watched
+        """`controllers` returns the pids of the controllers that are connected."""
+        self._agent, self._tell = agent, tell
+        self._node_sampler = NodeSampler(agent, controllers)
         self._sampler = Sampler(agent.found.cpus, agent.found.bounds)
         self._sampling = asyncio.Lock()
         self._count = 0
         self._foreign: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Check jobs and devices for ever."""
-        await asyncio.gather(self._check_jobs(), self._check_devices())
+        """Check jobs and devices, and take samples, for ever."""
+        await asyncio.gather(self._check_jobs(), self._check_devices(), self._take_samples())
+
+    async def _take_samples(self) -> None:
+        pace = self._agent.pace
+        while True:
+            await pace.wait()
+            with _errors_logged():
+                await self.sample()
+
+    async def sample(self) -> None:
+        """Measure the node and tell it."""
+        agent = self._agent
+        agent.usage = await self._node_sampler.sample(agent.pace.taken())
+        self._tell(agent.usage)
 
     async def _check_jobs(self) -> None:
         while True:
@@ -50,6 +69,7 @@ class Monitor:
                 self.look()
                 self._agent.return_waiting(_LONGEST_WAIT_MS)
                 await self.measure()
+                self._measure_new_soon()
                 await self._ask_starter()
 
     async def _ask_starter(self) -> None:
@@ -71,17 +91,21 @@ class Monitor:
                     agent.out_of_memory(run)
         agent.affinity.spread()
 
+    def _measure_new_soon(self) -> None:
+        """Have jobs that have begun since the last sample measured within a second."""
+        if any(run.tree_name not in self._node_sampler.sampled for run in self._alive()):
+            self._agent.pace.ask_soon()
+
     async def measure(self) -> None:
-        """Measure usage if its round has come; stop what is over a limit, and tell the usage."""
-        tell = self._watched() and self._count % _TELL_ROUNDS == 0
-        measured = [run for run in self._alive() if _is_measured(run)]
-        if tell or (measured and self._count % _MEASURE_ROUNDS == 0):
-            usage = await self._sample(pss=tell)
+        """Measure what jobs use if its round has come, and stop what is over a limit."""
+        alive = self._alive()
+        limited = self._count % _MEASURE_ROUNDS == 0 and any(map(_is_measured, alive))
+        peaks = self._count % _PEAK_ROUNDS == 0 and any(run.groups.memory is None for run in alive)
+        if limited or peaks:
+            usage = await self._sample(pss=False)
             if any(_is_over(run, usage.trees[run.tree_name]) for run in self._alive(usage)):
                 usage = await self._sample(pss=True)
             self._stop_excess(usage)
-            if tell:
-                self._tell(self._usage_event(usage))
 
     async def _sample(self, *, pss: bool) -> Usage:
         async with self._sampling:  # a sampler is not safe for several threads
@@ -106,27 +130,12 @@ class Monitor:
                 text = f"killed: too many processes and threads ({numbers})"
                 self._agent.stopper.stop(run, "signal", text, 0)
 
-    def _usage_event(self, usage: Usage) -> UsageEvent:
-        return {
-            "event": "usage",
-            "node": {"cpu": round(usage.node.cpu, 3), "memory_bytes": usage.node.memory_bytes},
-            "jobs": {
-                run.job: {
-                    "attempt": run.number,
-                    "cpu": round(usage.trees[run.tree_name].cpu, 3),
-                    "memory_bytes": usage.trees[run.tree_name].memory_bytes,
-                    "peak_bytes": max(run.peak, limits.peak_bytes(run.groups) or 0),
-                }
-                for run in self._alive(usage)
-            },
-            "foreign": self._agent.gpus.health.foreign,
-        }
-
     async def _check_devices(self) -> None:
         health = self._agent.gpus.health
         while True:
             there = health.gpus or health.problems
-            await asyncio.sleep(_DEVICES_S if there else _NO_DEVICES_S)
+            often = min(_DEVICES_S, self._agent.pace.every_ms() / 1000)
+            await asyncio.sleep(often if there else _NO_DEVICES_S)
             with _errors_logged():
                 await self.look_at_devices()
 
@@ -138,7 +147,7 @@ class Monitor:
         self._stop_on_lost_devices()
         if health.foreign != self._foreign:
             self._foreign = health.foreign
-            self._tell(self._usage_event(await self._sample(pss=False)))
+            self._tell({**agent.usage, "foreign": health.foreign})
 
     def _stop_on_lost_devices(self) -> None:
         agent = self._agent

@@ -30,7 +30,7 @@ def report_problems(
     enforced: dict[str, str],
     running: Iterable[RunningAttempt],
     unwritten: str,
-    pause: MachineProblem | None,
+    other: Iterable[MachineProblem],
 ) -> list[ProblemReport]:
     """Return all that is wrong with the node; `unwritten` is why the journal is not written."""
     lasting = [problem for problem in found.problems if problem not in found.gpu_problems]
@@ -39,9 +39,8 @@ def report_problems(
         *limits.measured_problems(enforced),
         *health.problems,
         *stuck_problems(running),
+        *other,
     ]
-    if pause is not None:
-        problems.append(pause)
     if unwritten:
         problems.append(MachineProblem(unwritten, _MAKE_ROOM))
     return [

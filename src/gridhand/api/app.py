@@ -65,7 +65,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
     @router.get("/status")
     async def status() -> dict[str, Any]:
         cluster, running = await controller.ask(GetStatus()), await controller.running_on()
-        usage = controller.runner.usage
+        facts = controller.samples.facts
         return {
             "controller": {
                 "pid": os.getpid(),
@@ -78,7 +78,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
             },
             "agent": dict(controller.runner.facts()),
             "nodes": [
-                node_json(node, usage.get(node.name), running.get(node.name, 0))
+                node_json(node, facts(node.name), running.get(node.name, 0))
                 for node in cluster.nodes
             ],
             "total": amounts(cluster.total),
@@ -106,7 +106,9 @@ def _controller_routes(controller: Controller) -> APIRouter:
         """Read the configuration file again."""
         if not is_admin(request):
             raise NotYours("it", "the caller", "the controller")
-        return await controller.settings.reload(controller.ask)
+        reloaded = await controller.settings.reload(controller.ask)
+        controller.runner.plan_again()
+        return reloaded
 
     @router.post("/repair")
     async def repair(request: Request) -> dict[str, Any]:

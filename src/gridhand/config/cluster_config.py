@@ -36,7 +36,7 @@ class ClusterConfig(Block):
     # The features of these blocks have not landed yet.
     NOT_USED_YET: ClassVar[frozenset[str]] = frozenset(
         {"nodes", "resource_sharing", "queues", "quotas", "alerts", "http", "engine",
-         "memory_granularity", "respect_foreign_use"}
+         "memory_granularity"}
     )  # fmt: skip
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = "gridhand"

@@ -23,6 +23,7 @@ from gridhand.controller.client_sessions import (
 from gridhand.controller.connections import ConnectionCounts
 from gridhand.controller.declared_nodes import DeclaredNodes
 from gridhand.controller.environment_files import Environments, environments_in_use
+from gridhand.controller.foreign_use import ForeignUse
 from gridhand.controller.job_feed import Feed
 from gridhand.controller.job_reader import JobFilter, JobReader
 from gridhand.controller.job_runner import Runner
@@ -33,6 +34,7 @@ from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.controller.nested_waits import NestedWaits
+from gridhand.controller.node_samples import NodeSamples
 from gridhand.controller.other_controllers import Neighbours
 from gridhand.controller.problem_list import list_problems
 from gridhand.controller.retention import Retention
@@ -111,6 +113,7 @@ class Controller(JobReader):
         self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
         self.nested_waits = NestedWaits(self.ask)
         self.declared = DeclaredNodes(home.declared, self.ask)
+        self.samples = NodeSamples()
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
         self._engine = engine
         self._dispatch = Dispatch(self._committed, self._reloaded, self._startable)
@@ -139,6 +142,8 @@ class Controller(JobReader):
             self._fail,
             self.feed.tell,
             self.declared.report,
+            self.samples,
+            ForeignUse(self.ask, self.settings.respects_foreign_use),
         )
         try:
             self._taken(self._keeper.opening.cluster_id)
@@ -235,7 +240,8 @@ class Controller(JobReader):
             errors.append(StoreDamaged(self.store_url, self._damage))
         if lost := self.lost_file():
             errors.append(StoreRemoved(lost))
-        return list_problems(self.runner.problems, errors, self.neighbours.others())
+        of_nodes = self.samples.with_problems(self.runner.problems)
+        return list_problems(of_nodes, errors, self.neighbours.others())
 
     def lost_file(self) -> str:
         """Return the file of the store that was removed while it was open; "" if none was."""
@@ -336,14 +342,6 @@ class Controller(JobReader):
         if sent:  # even if the store is away, so it is recorded afterwards
             self._in_background(self._run_surely(NoteSignal(owner, op_id, job.id, signum)))
         return sent
-
-    def usage_of(self, job: Job) -> Mapping[str, Any] | None:
-        """Return what a running job was last measured to use."""
-        attempt = job.attempt
-        if attempt is None:
-            return None
-        usage = self.runner.usage.get(attempt.node)
-        return None if usage is None else usage["jobs"].get(job.id)
 
     # ---- clients that are gone
 

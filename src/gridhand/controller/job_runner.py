@@ -18,13 +18,14 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from typing import Any
 
 from gridhand.controller.environment_files import Environments
+from gridhand.controller.foreign_use import ForeignUse
 from gridhand.controller.keeper.questions import Read
+from gridhand.controller.node_samples import NodeSamples
 from gridhand.controller.placed_jobs import PlacedJob, attempts_elsewhere, placed_jobs
 from gridhand.controller.start_orders import make_order
 from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
     ControllerStopping,
-    GridError,
     NodeElsewhere,
     StoreError,
     StoreFenced,
@@ -37,7 +38,6 @@ from gridhand.core.observations import (
     AwaitExit,
     NoteExit,
     NoteSpawned,
-    SetForeignUse,
     SkipJobNumbers,
     Spawned,
 )
@@ -81,6 +81,8 @@ class Runner:
         failed: Callable[[BaseException], None],
         tell: Callable[[Job], None],
         report_node: Callable[[Node], Awaitable[None]],
+        samples: NodeSamples,
+        foreign: ForeignUse,
     ) -> None:
         """`failed` is called with a fault in this process, which only a restart mends.
 
@@ -95,6 +97,7 @@ class Runner:
         self._failed = failed
         self._tell = tell
         self._report_node = report_node
+        self._samples, self._foreign = samples, foreign
         self._fences: dict[Key, AllocationId] = {}  # of attempts whose end is not durable
         self._strangers: set[Key] = set()  # attempts that the ledger has ended or does not know
         self._awaited: set[Key] = set()  # given up: the keeper waits until they have no process
@@ -107,8 +110,6 @@ class Runner:
         self._closed = False
         self._elsewhere: set[Key] = set()  # attempts on machines that we do not reach
         self._nodes: dict[NodeName, Mapping[str, Any]] = {}  # the latest row of each
-        self._foreign: set[NodeName] = set()  # nodes with foreign use at the last measurement
-        self.usage: dict[NodeName, UsageEvent] = {}
         self.problems: dict[NodeName, Sequence[ProblemReport]] = {}
 
     async def open(self, epoch: int) -> None:
@@ -334,6 +335,8 @@ class Runner:
 
     def node_changed(self, node: Mapping[str, Any], problems: Sequence[ProblemReport]) -> None:
         self.problems[node["name"]] = problems
+        self._samples.note_seen(node["name"])
+        self._foreign.forget(node["name"])
         self._nodes[node["name"]] = node
         self._spawn(self._register(node))
 
@@ -352,15 +355,21 @@ class Runner:
                 return
 
     def measured(self, node: NodeName, usage: UsageEvent) -> None:
-        self.usage[node] = usage
-        foreign = usage.get("foreign") or {}
-        if foreign or node in self._foreign:
-            self._spawn(self._plan_around(node, foreign))
+        valid = self._samples.take(node, usage)
+        if valid is not None:
+            self._plan_around(node, valid)
 
-    async def _plan_around(self, node: NodeName, foreign: Mapping[str, int]) -> None:
-        with contextlib.suppress(GridError):  # a device that was just removed
-            await self._ask(SetForeignUse(node, foreign))
-            (self._foreign.add if foreign else self._foreign.discard)(node)
+    def _plan_around(self, node: NodeName, usage: UsageEvent) -> None:
+        for observed in self._foreign.changes(node, usage):
+            self._spawn(self._foreign.tell(observed))
+
+    def plan_again(self) -> None:
+        """Plan around what others use once more: what is respected of it has changed."""
+        for node, usage in self._samples.latest.items():
+            self._plan_around(node, usage)
+
+    async def sample_every(self, every_ms: int, for_ms: int) -> None:
+        await self._engine.sample_every(every_ms, for_ms)
 
     def returned(self, known: Known) -> None:
         self._spawn(self._reconcile(known, sent=self._fences.keys() | self._strangers))

@@ -7,12 +7,15 @@ from typing import Any
 
 from gridhand.config.cluster_config import ClusterConfig
 from gridhand.config.fields import Block
+from gridhand.core.model.names import NodeName
 from gridhand.core.observations import UseStrategy
 from gridhand.core.operations import Operation
 from gridhand.core.placement.strategies import OwnStrategy, strategy_named
 from gridhand.store.urls import store_at
 
-RELOADABLE = frozenset({"strategy", "retention"})  # the others take effect at the next start
+RELOADABLE = frozenset(
+    {"strategy", "retention", "respect_foreign_use"}
+)  # the others take effect at the next start
 
 
 class Settings:
@@ -36,6 +39,13 @@ class Settings:
     def kept_ms(self) -> int:
         """Return for how long ended jobs and their events are kept."""
         return round(self._config.retention.jobs * 1000)
+
+    def respects_foreign_use(self, node: NodeName) -> bool:
+        """Return whether CPU and memory that others use on a node are not promised."""
+        own = [
+            block.respect_foreign_use for block in self._config.nodes or () if block.name == node
+        ]
+        return own[0] if own and own[0] is not None else self._config.respect_foreign_use
 
     def facts(self) -> dict[str, Any]:
         """Return every value with its source, and the keys that have no effect yet."""

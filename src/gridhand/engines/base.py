@@ -10,13 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gridhand.agent.jobs.start_order import StartOrder
-from gridhand.agent.messages import AttemptReport, EndReport, Key, ProblemReport, UsageEvent
+from gridhand.agent.messages import (
+    AttemptReport,
+    EndReport,
+    JobUsage,
+    Key,
+    ProblemReport,
+    UsageEvent,
+)
 from gridhand.core.model.names import NodeName
 
 __all__ = [
     "AttemptReport",
     "EndReport",
     "Engine",
+    "JobUsage",
     "Key",
     "Known",
     "ProblemReport",
@@ -90,6 +98,9 @@ class Engine(Protocol):
 
     async def forget(self, keys: Sequence[Key]) -> None:
         """Have the nodes forget these: their ends are durable with us."""
+
+    async def sample_every(self, every_ms: int, for_ms: int) -> None:
+        """Have `measured` called at least this often for a while; it is every ten seconds else."""
 
     async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
         """Return a job's output from an offset on: bytes, or how many of them were cut out."""

@@ -187,6 +187,9 @@ class LocalEngine:
     async def forget(self, keys: Sequence[Key]) -> None:
         await self._ask({"do": "forget", "attempts": [list(key) for key in keys]})
 
+    async def sample_every(self, every_ms: int, for_ms: int) -> None:
+        await self._ask({"do": "sample", "every_ms": every_ms, "for_ms": for_ms})
+
     async def _ask(self, message: Message) -> Message | None:
         """Return the answer, which may be an error; None if the agent is away."""
         link = self._link

@@ -135,6 +135,10 @@ class VirtualNodes:
             groups.setdefault(self._engine_of.pop(key, self._first), []).append(key)
         await asyncio.gather(*(engine.forget(group) for engine, group in groups.items()))
 
+    async def sample_every(self, every_ms: int, for_ms: int) -> None:
+        engines = self._engines.values()
+        await asyncio.gather(*(engine.sample_every(every_ms, for_ms) for engine in engines))
+
     async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
         return await self._first.read_log(path, offset, limit)
 

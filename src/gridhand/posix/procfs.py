@@ -33,7 +33,10 @@ class ProcessIdentity(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One reading of a process. `ticks` are CPU time, with that of children it has waited for."""
+    """One reading of a process. `ticks` are CPU time, with that of children it has waited for.
+
+    `own_ticks` are without that of children.
+    """
 
     identity: ProcessIdentity
     parent: int
@@ -42,6 +45,7 @@ class Process(NamedTuple):
     threads: int
     rss_bytes: int
     zombie: bool  # it has ended and only its pid is still taken
+    own_ticks: int = 0
 
     @property
     def pid(self) -> int:
@@ -92,6 +96,7 @@ def parse_stat(line: bytes) -> Process:
         threads=int(fields[17]),
         rss_bytes=max(0, int(fields[21])) * PAGE_BYTES,
         zombie=fields[0] in (b"Z", b"X"),
+        own_ticks=int(fields[11]) + int(fields[12]),
     )
 
 
@@ -193,19 +198,52 @@ def send_signal(target: ProcessIdentity, signum: int) -> bool:
     return True
 
 
-def pss_bytes(pid: int, root: StrPath = "/") -> int | None:
+class SharedMemory(NamedTuple):
+    """The memory of a process with its share of shared pages, and the part that no file backs.
+
+    The kernel can drop the pages of files at any time, so only the others are really in use.
+    """
+
+    all_bytes: int
+    anonymous_bytes: int
+
+
+def shared_memory(pid: int, root: StrPath = "/") -> SharedMemory | None:
     """Return its memory with its share of shared pages; None if it ended or we may not look.
 
     The kernel walks the page tables for this: some milliseconds per gigabyte.
     """
-    try:
-        text = _read(f"{root}/proc/{pid}/smaps_rollup")
-    except OSError:
+    amounts = _amounts(f"{root}/proc/{pid}/smaps_rollup")
+    if "Pss" not in amounts:
         return None
-    for line in text.splitlines():
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) * 1024
-    return None
+    everything = amounts["Pss"]
+    anonymous = amounts.get("Pss_Anon", everything) + amounts.get("Pss_Shmem", 0)
+    return SharedMemory(everything, anonymous)
+
+
+def anonymous_bytes(pid: int, root: StrPath = "/") -> int | None:
+    """Return the memory of a process that no file backs; shared pages count in full."""
+    amounts = _amounts(f"{root}/proc/{pid}/status")
+    anonymous = amounts.get("RssAnon")
+    return None if anonymous is None else anonymous + amounts.get("RssShmem", 0)
+
+
+def _amounts(path: str) -> dict[str, int]:
+    """Return the amounts in bytes of a file of lines `name: number kB`; none if it is not there."""
+    try:
+        lines = _read(path).decode(errors="replace").splitlines()
+    except OSError:
+        return {}
+    words = (line.split() for line in lines if line.endswith(" kB"))
+    return {word[0].rstrip(":"): int(word[1]) * 1024 for word in words if len(word) == 3}
+
+
+def command_name(pid: int, root: StrPath = "/") -> str:
+    """Return the name of its program, at most 15 characters; "" if it has ended."""
+    try:
+        return _read(f"{root}/proc/{pid}/comm").decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 class CpuTimes(NamedTuple):

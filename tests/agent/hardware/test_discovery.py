@@ -132,7 +132,7 @@ def test_the_group_that_binds_memory_tells_what_it_uses(tmp_path):
                 "sys:a/b/memory.max": "9000",
                 "sys:a/memory.max": "8000",
                 "sys:a/memory.current": "5000",
-                "sys:a/memory.stat": "anon 10\ninactive_file 1200\n",
+                "sys:a/memory.stat": "anon 10\ninactive_file 1000\nactive_file 200\n",
             }
         ),
     )
@@ -145,7 +145,7 @@ def test_the_group_that_binds_memory_tells_what_it_uses(tmp_path):
 def test_so_does_one_of_the_older_kind(tmp_path):
     files = {
         "memory.usage_in_bytes": "5000",
-        "memory.stat": "inactive_file 1\ntotal_inactive_file 500\n",
+        "memory.stat": "inactive_file 1\ntotal_inactive_file 400\ntotal_active_file 100\n",
     }
     assert memory_used(tree(tmp_path, files)) == 4500
 

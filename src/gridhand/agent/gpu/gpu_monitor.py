@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from gridhand.agent.gpu.health import DeviceHealth
-from gridhand.agent.gpu.nvml import MemoryUse, Nvml
+from gridhand.agent.gpu.nvml import DeviceLoad, DeviceMemory, MemoryUse, Nvml
 from gridhand.agent.hardware.discovery import Discovery
 from gridhand.posix import boot_clock
 
 _PAUSES_S = (0.0, 0.1, 0.3, 0.6)
+_STALE_MS = 15_000
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 
@@ -24,12 +26,25 @@ class GpuMonitor:
         self.health = DeviceHealth(found.node.gpus, found.gpu_problems)
         self._nvml, self._node = nvml, found.node.name
         self._thread = ThreadPoolExecutor(1, "nvml")
+        self._loads: dict[str, tuple[DeviceLoad, DeviceMemory]] = {}
+        self._read_ms = 0
 
     async def look(self, own_pids: Callable[[], Collection[int]]) -> bool:
         """Take a reading; return whether it changes the devices or their problems."""
         devices = await self._call(self._nvml.devices, self._node)
         use = await self._call(self._nvml.memory, own_pids())
-        return self.health.take(devices, use, now=boot_clock.boot_ms())
+        loads, unread = await self._call(lambda nvml: nvml.loads(), self._nvml)
+        self._loads = {
+            id: (load, use.devices[id]) for id, load in loads.items() if id in use.devices
+        }
+        self._read_ms = boot_clock.boot_ms()
+        use = replace(use, problems=(*use.problems, *unread))
+        return self.health.take(devices, use, now=self._read_ms)
+
+    def loads(self) -> dict[str, tuple[DeviceLoad, DeviceMemory]]:
+        """Return the latest readings; none if they are old because the driver does not answer."""
+        fresh = boot_clock.boot_ms() - self._read_ms < _STALE_MS
+        return self._loads if fresh else {}
 
     async def all_free(
         self, ids: Callable[[], Collection[str]], own_pids: Callable[[], Collection[int]]

@@ -62,6 +62,15 @@ class MemoryUse:
         return {id: use.foreign_bytes for id, use in self.devices.items() if use.foreign_bytes}
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceLoad:
+    """How busy a device is; None for what it does not tell."""
+
+    utilization: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
 class Nvml:
     """The devices of this machine, over a session with the driver that is opened when needed.
 
@@ -157,6 +166,15 @@ class Nvml:
                 self._doubtful |= not error.missing
         return MemoryUse(used, tuple(problems))
 
+    def loads(self) -> tuple[dict[str, DeviceLoad], tuple[MachineProblem, ...]]:
+        """Return how busy each device is that `devices` returned last, and what cannot be told."""
+        loads: dict[str, DeviceLoad] = {}
+        problems: list[MachineProblem] = []
+        for id, handle in self._handles.items():
+            assert self._driver is not None
+            loads[id] = _load(self._driver, id, handle, problems)
+        return loads, tuple(problems)
+
     def _session(self) -> NvmlDriver | None:
         if self._doubtful:
             self.close()
@@ -180,6 +198,23 @@ def _memory(driver: NvmlDriver, handle: Handle, own_pids: Collection[int]) -> De
     if None in others:  # the amount of one is unknown, so it may be all that is not ours
         foreign = max(1, foreign, used - own)
     return DeviceMemory(used, own, foreign, by_pid)
+
+
+def _load(
+    driver: NvmlDriver, id: str, handle: Handle, problems: list[MachineProblem]
+) -> DeviceLoad:
+    """Read the load of a device; a problem is reported for the first reading that fails."""
+    found: list[float | None] = []
+    error: DriverError | None = None
+    for read in (driver.utilization, driver.temperature_c, driver.power_w):
+        try:
+            found.append(read(handle))
+        except DriverError as failure:
+            error = error or (None if failure.missing else failure)
+            found.append(None)
+    if error is not None:
+        problems.append(failed(id, "tell how busy it is", error))
+    return DeviceLoad(*found)
 
 
 def _in_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:

@@ -113,6 +113,17 @@ class NvmlDriver:
                 raise
         return int(self._call("nvmlDeviceGetMemoryInfo", device.pointer).used)
 
+    def utilization(self, device: Handle) -> float:
+        """Return for how much of the last moments it computed, in percent."""
+        return float(self._call("nvmlDeviceGetUtilizationRates", device.pointer).gpu)
+
+    def temperature_c(self, device: Handle) -> float:
+        chip = self._pynvml.NVML_TEMPERATURE_GPU
+        return float(self._call("nvmlDeviceGetTemperature", device.pointer, chip))
+
+    def power_w(self, device: Handle) -> float:
+        return float(self._call("nvmlDeviceGetPowerUsage", device.pointer)) / 1000
+
     def is_partitioned(self, device: Handle) -> bool:
         """Return whether it is in MIG mode: cut into instances, and not usable as a whole."""
         return bool(self._call("nvmlDeviceGetMigMode", device.pointer)[0])

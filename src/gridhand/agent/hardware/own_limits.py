@@ -158,16 +158,14 @@ def read_cpu_list(text: str) -> frozenset[int]:
 
 
 def memory_used(folder: Path) -> int | None:
-    """Return the memory that a group uses, without reclaimable cache; None if it is unknown."""
+    """Return the memory that a group uses, without cached files; None if it is unknown."""
     reader = _Reader()
-    for current, cache in (
-        ("memory.current", "inactive_file"),
-        ("memory.usage_in_bytes", "total_inactive_file"),
-    ):
+    for current, above in (("memory.current", ""), ("memory.usage_in_bytes", "total_")):
         text = reader.text(folder / current)
         if text is not None and text.isdecimal():
             stat = dict(_pairs(reader.text(folder / "memory.stat") or ""))
-            return max(0, int(text) - stat.get(cache, 0))
+            cached = (stat.get(f"{above}{kind}_file", 0) for kind in ("inactive", "active"))
+            return max(0, int(text) - sum(cached))
     return None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from gridhand.agent.hardware.own_limits import Bounds, memory_used
 from gridhand.posix import procfs
 from gridhand.posix.limit_mark import marked_alike
-from gridhand.posix.procfs import TICKS_PER_SECOND, Process, ProcessIdentity
+from gridhand.posix.procfs import TICKS_PER_SECOND, Process, ProcessIdentity, SharedMemory
 
 # How much memory may be searched for shared pages in one sample: it takes up to 10 ms a gigabyte.
 PSS_BUDGET_BYTES = 4 * 10**9
@@ -42,7 +42,8 @@ class TreeUsage:
 
     `cpu` is in cores since the previous sample (or the start), `cpu_seconds` since the start.
     `memory_bytes` counts pages that several processes share once, if that could be looked up,
-    else for each of them, as `rss_bytes` always does.
+    else for each of them, as `rss_bytes` always does. `anonymous_bytes` is the part that no file
+    backs, which is what the machine lacks because of it; it is measured together with `pss`.
     """
 
     pids: tuple[int, ...] = ()
@@ -51,6 +52,7 @@ class TreeUsage:
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
     memory_bytes: int = 0
+    anonymous_bytes: int = 0
 
     @property
     def processes(self) -> int:
@@ -61,6 +63,7 @@ class TreeUsage:
 class Usage:
     node: MeasuredUsage
     trees: dict[str, TreeUsage]
+    processes: Mapping[int, Process]  # all that there are, by pid
 
 
 @dataclass(slots=True)
@@ -109,8 +112,8 @@ class Sampler:
             # A single process shares no pages within its tree.
             closer = len(tree.live) > 1 and rss_bytes <= budget
             budget -= rss_bytes if closer else 0
-            used[key] = self._used(tree, rss_bytes, closer=closer)
-        return Usage(self._node(len(table)), used)
+            used[key] = self._used(tree, rss_bytes, self._memory(tree, closer=closer, pss=pss))
+        return Usage(self._node(len(table)), used, table)
 
     def _remember(self, trees: Mapping[str, Iterable[ProcessIdentity]]) -> None:
         before, self._trees = self._trees, {}
@@ -167,7 +170,7 @@ class Sampler:
                     owners |= dict.fromkeys(found, tree)
                     tree.members |= found
 
-    def _used(self, tree: _Tree, rss_bytes: int, *, closer: bool) -> TreeUsage:
+    def _used(self, tree: _Tree, rss_bytes: int, memory: SharedMemory) -> TreeUsage:
         now = self._clock()
         # The time of a process that nobody in the tree waited for is lost; it must not decrease.
         seconds = sum(stat.ticks for stat in tree.live) / TICKS_PER_SECOND
@@ -181,12 +184,22 @@ class Sampler:
             cpu=cpu,
             cpu_seconds=seconds,
             rss_bytes=rss_bytes,
-            memory_bytes=sum(map(self._memory, tree.live)) if closer else rss_bytes,
+            memory_bytes=memory.all_bytes,
+            anonymous_bytes=memory.anonymous_bytes,
         )
 
-    def _memory(self, stat: Process) -> int:
-        shared = procfs.pss_bytes(stat.identity.pid, self._root)
-        return stat.rss_bytes if shared is None else shared
+    def _memory(self, tree: _Tree, *, closer: bool, pss: bool) -> SharedMemory:
+        found = [self._memory_of(stat, closer=closer, pss=pss) for stat in tree.live]
+        return SharedMemory(
+            sum(one.all_bytes for one in found), sum(one.anonymous_bytes for one in found)
+        )
+
+    def _memory_of(self, stat: Process, *, closer: bool, pss: bool) -> SharedMemory:
+        shared = procfs.shared_memory(stat.pid, self._root) if closer else None
+        if shared is not None:
+            return shared
+        anonymous = procfs.anonymous_bytes(stat.pid, self._root) if pss else None
+        return SharedMemory(stat.rss_bytes, stat.rss_bytes if anonymous is None else anonymous)
 
     def _node(self, processes: int) -> MeasuredUsage:
         before, self._times = self._times, procfs.cpu_times(self._root)

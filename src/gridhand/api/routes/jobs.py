@@ -47,7 +47,7 @@ def job_routes(controller: Controller) -> APIRouter:
     router = api_router("/jobs", "jobs")
 
     def shown(view: JobView, gpus: list[str] | None = None) -> dict[str, Any]:
-        usage = controller.usage_of(view.job)
+        usage = controller.samples.of_job(view.job)
         return job_json(view, controller.home, usage=usage, gpus=gpus)
 
     async def resolve(id: str, request: Request) -> JobId:

@@ -79,8 +79,8 @@ def ledger_routes(controller: Controller) -> APIRouter:
 
 def _node_routes(router: APIRouter, controller: Controller) -> None:
     def shown(status: NodeStatus, jobs: Mapping[NodeName, int]) -> dict[str, Any]:
-        usage, running = controller.runner.usage.get(status.name), jobs.get(status.name, 0)
-        return {**node_json(status, usage, running), "row": node_status_row(status)}
+        facts, running = controller.samples.facts(status.name), jobs.get(status.name, 0)
+        return {**node_json(status, facts, running), "row": node_status_row(status)}
 
     @router.get("/nodes", tags=["nodes"])
     async def nodes() -> Response:

@@ -31,7 +31,7 @@ class Stranger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """What others use of a node, and the largest of them; see `Stranger` for the units."""
+    """The use of a node by others, with the largest of them; see `Stranger` for the units."""
 
     cpu: int = 0
     memory: int = 0
