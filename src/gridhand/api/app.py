@@ -30,6 +30,9 @@ class StopBody(Strict):
     jobs: Annotated[Literal["refuse", "keep", "kill"], Field()] = "refuse"
 
 
+_LIVE_MS, _LIVE_FOR_MS = 1000, 15_000  # how often a live view measures, and for how long
+
+
 def make_app(controller: Controller) -> FastAPI:
     """Return the application that serves `controller`."""
     app = FastAPI(
@@ -63,7 +66,9 @@ def _controller_routes(controller: Controller) -> APIRouter:
         }
 
     @router.get("/status")
-    async def status() -> dict[str, Any]:
+    async def status(live: bool = False) -> dict[str, Any]:
+        if live:
+            await controller.runner.sample_every(_LIVE_MS, _LIVE_FOR_MS)
         cluster, running = await controller.ask(GetStatus()), await controller.running_on()
         facts = controller.samples.facts
         return {

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gridhand.api.load_views import gpu_load_json, load_json, used_json
 from gridhand.controller.start_orders import log_path
 from gridhand.core.jobs.job import Attempt, Job
 from gridhand.core.ledger.status import GpuStatus, NodeStatus
@@ -61,7 +62,7 @@ def request_json(request: Request) -> dict[str, Any]:
     return shown
 
 
-def node_json(status: NodeStatus, usage: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
+def node_json(status: NodeStatus, sample: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     """Return a node with what is allocated there, and what is used as far as it is measured."""
     node = status.node
     return {
@@ -72,22 +73,19 @@ def node_json(status: NodeStatus, usage: Mapping[str, Any] | None, jobs: int) ->
         "total": amounts(status.total),
         "allocated": amounts(status.allocated),
         "available": amounts(status.available),
-        "used": _used(usage),
-        "gpus": [_gpu_json(gpu) for gpu in status.gpus],
+        "foreign": amounts(status.foreign),
+        "used": used_json(sample),
+        "load": load_json(sample),
+        "gpus": [
+            {**_gpu_json(gpu), "load": gpu_load_json(sample, gpu.gpu.id)} for gpu in status.gpus
+        ],
         "labels": dict(node.labels),
         "price": node.price / UNIT,
         "address": node.address,
         "allocations": list(status.allocations),
         "jobs": jobs,
-    }
-
-
-def _used(usage: Mapping[str, Any] | None) -> dict[str, Any]:
-    measured = (usage or {}).get("node") or {}
-    return {
-        name: measured[key]
-        for name, key in (("cpu", "cpu"), ("memory", "memory_bytes"))
-        if key in measured
+        "last_seen_at": when(sample.get("seen_ms")),
+        "ignored_samples": sample.get("ignored", 0),
     }
 
 

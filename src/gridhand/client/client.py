@@ -156,8 +156,9 @@ class Client(RetryingTransport):
 
     # ---- nodes
 
-    def status(self) -> Facts:
-        return self._facts(routes.status())
+    def status(self, *, live: bool = False) -> Facts:
+        """Return the status; `live` has the nodes measured every second for a while."""
+        return self._facts(routes.status(live=live))
 
     def nodes(self) -> list[Facts]:
         nodes: list[Facts] = self.ask(routes.nodes())

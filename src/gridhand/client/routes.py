@@ -133,8 +133,8 @@ def follow(id: str, *, attach: bool, output: bool, offsets: Mapping[str, int]) -
     return _get(f"/jobs/{quoted(id)}/follow", wanted.items())._replace(stays=True)
 
 
-def status() -> HttpCall:
-    return _get("/status")
+def status(*, live: bool = False) -> HttpCall:
+    return _get("/status?live=true" if live else "/status")
 
 
 def nodes() -> HttpCall:

@@ -20,7 +20,7 @@ from gridhand.engines.base import UsageEvent
 
 
 class ForeignUse:
-    """What the keeper knows of the use by others, by node."""
+    """The use by others as the keeper knows it, by node."""
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import time
 
 import pytest
 
@@ -72,6 +73,21 @@ def test_an_empty_cluster(fake, grid, capsys):
 
 # ---- list and stats, in the seed's layout
 
+GPU_LOAD = {
+    "utilization": 45.0, "memory_bytes": 10 * 10**9, "temperature_c": 61.0, "power_w": 250.4,
+    "processes": [
+        {"pid": 5, "name": "train", "user": "ann", "job": "17", "memory_bytes": 9 * 10**9},
+        {"pid": 6, "name": "\x1b[31m", "user": "", "job": None, "memory_bytes": None},
+    ],
+}  # fmt: skip
+BLENDER = {"pid": 4711, "name": "blender", "user": "bob", "cpu": 1.5, "memory_bytes": 28 * 10**8}
+LOAD = {
+    "over_s": 10.0, "own": {"cpu": 1.2, "memory_bytes": 6 * 10**8}, "load": [0.5, 0.25, 0.1],
+    "others": {"cpu": 1.616, "memory_bytes": 4 * 10**9, "processes": [BLENDER]},
+    "network_received_per_s": 1200, "network_sent_per_s": 0,
+    "disk_bytes": 12 * 10**9, "disk_total_bytes": 10**11, "disk_read_per_s": 5 * 10**6,
+}  # fmt: skip
+
 PLAIN_LIST = """\
 box
   Status: up
@@ -93,14 +109,23 @@ def test_list_is_plain_when_it_is_not_for_a_terminal(fake, grid, capsys):
 
 def test_list_has_a_line_for_each_node(fake, grid, capsys):
     total = {"cpu": 2.5, "license": 3}
-    small = node("small", total=total, available={**total, "license": 1}, draining=True, jobs=0)
-    fake.answers["GET", "/nodes"] = {"nodes": [node(), small]}
+    small = node(
+        "small", total=total, available={**total, "license": 1}, draining=True, jobs=0, used={}
+    )
+    busy = node(gpus=[{"id": "G-1", "load": GPU_LOAD}, {"id": "G-2", "load": None}])
+    fake.answers["GET", "/nodes"] = {"nodes": [busy, small]}
     assert grid("list") == 0
     assert capsys.readouterr().out == (
-        "NODE   STATUS    FREE CPU  FREE MEMORY  FREE GPU  OTHERS       JOBS\n"
-        "box    up             6/8  12 GB/16 GB       1/2  -               2\n"
-        "small  draining   2.5/2.5            -         -  1/3 license     0\n"
+        "NODE   STATUS    FREE CPU  FREE MEMORY  FREE GPU  OTHERS       JOBS"
+        "  USED CPU  USED MEMORY  GPU USE  SEEN\n"
+        "box    up             6/8  12 GB/16 GB       1/2  -               2"
+        "      2.82      4.56 GB  45% -    -\n"
+        "small  draining   2.5/2.5            -         -  1/3 license     0"
+        "         -            -  -        -\n"
     )
+    fake.answers["GET", "/nodes"] = {"nodes": [node(used={})]}
+    assert grid("list") == 0
+    assert "USED" not in capsys.readouterr().out  # where nothing is measured
 
 
 ODD = {"cpu": 7.9999, "memory": 25_279_793_984}
@@ -189,6 +214,47 @@ def test_stats(fake, grid, capsys):
     assert json.loads(capsys.readouterr().out) == one
 
 
+MEASURED_STATS = """\
+  GPU  MODEL  HEALTH  MEMORY  ALLOCATED  BY OTHERS   FREE  BUSY   USED   TEMP  POWER
+  G-1  A100   ok       40 GB      whole        0 B    0 B   45%  10 GB  61 °C  250 W
+  G-2  -      lost         -        0 B       5 GB  35 GB     -      -      -      -
+
+  G-1: train (5, ann): 9 GB, job 17
+  G-1: �[31m (6, ?): an unknown amount, others
+
+Use:
+  By jobs:         1.20 cores, 600 MB
+  By others:       1.62 cores, 4 GB
+  Largest others:  blender (4711, bob): 1.50 cores, 2.8 GB
+  Load average:    0.50 0.25 0.10
+  Network:         1.2 kB/s received, 0 B/s sent
+  Disk:            12 GB of 100 GB
+  Disk traffic:    5 MB/s read
+
+Running Jobs:    2
+"""
+
+
+def test_what_is_measured_is_shown_with_whose_it_is(fake, grid, capsys):
+    gpus = [{**GPUS[0], "load": GPU_LOAD}, {**GPUS[1], "load": None}]
+    used = {"cpu": 2.816, "memory": 4.6e9, "gpu": 0.45}
+    seen = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    one = node(gpus=gpus, load=LOAD, used=used, last_seen_at=seen)
+    fake.answers["GET", "/nodes/box"] = one
+    assert grid("stats", "box") == 0
+    out = capsys.readouterr().out
+    assert out.endswith(MEASURED_STATS)
+    assert "GPU:           2.00 / 1.00 / 1.00 (22.5% used)\n" in out
+    assert "Address:         this machine\n" in out
+    assert re.search(r"Last Seen:       [0-9]+ seconds? ago\n", out)
+    fake.answers["GET", "/nodes"] = {"nodes": [one]}
+    assert grid("list", "--long") == 0
+    out = capsys.readouterr().out
+    assert "  GPU Use: 45% -\n" in out
+    assert "  Used By Others: 1.62 cores, 4 GB\n" in out
+    assert "  Last Seen: " in out
+
+
 def test_stats_has_a_frame_on_a_terminal(fake, grid, capsys, terminal):
     fake.answers["GET", "/nodes/box"] = node(last_seen_at="2026-01-02T03:04:05Z")
     assert grid("stats", "box") == 0
@@ -270,6 +336,7 @@ def live(fake):
 
 def test_one_picture(live, grid, capsys):
     assert grid("top", "--once") == 0
+    assert live.query("/status") == [[("live", "true")]]  # it is measured every second for it
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"grid top  ..:..:..  3 queued, 1 running", lines[0])
     assert lines[2] == "box (up)"

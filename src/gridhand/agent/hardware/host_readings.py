@@ -36,7 +36,7 @@ class HostReadings:
 
     @property
     def problems(self) -> tuple[MachineProblem, ...]:
-        """What could not be read the last time."""
+        """Problems with the readings that failed the last time."""
         return tuple(self._unread.values())
 
     def read(self) -> NodeLoad:

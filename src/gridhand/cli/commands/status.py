@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +10,18 @@ import click
 from gridhand.cli import render
 from gridhand.cli.help_format import command, option
 from gridhand.cli.support.completions import complete_nodes
+from gridhand.cli.support.node_load import (
+    USED_HEAD,
+    gpu_columns,
+    gpu_percent,
+    gpu_process_lines,
+    is_measured,
+    load_lines,
+    seen_ago,
+    share_text,
+    used_cells,
+    used_of,
+)
 
 Facts = Mapping[str, Any]
 
@@ -131,7 +142,9 @@ def list_nodes(in_full: bool, as_json: bool) -> None:
 
 
 def node_table(nodes: Iterable[Facts]) -> list[str]:
-    """Return a line for each node: what is free, of how much."""
+    """Return a line for each node: what is free, of how much, and what is used if measured."""
+    listed = list(nodes)
+    measured = is_measured(listed)
     head = ("NODE", "STATUS", "FREE CPU", "FREE MEMORY", "FREE GPU", "OTHERS", "JOBS")
     rows = [
         (
@@ -140,10 +153,12 @@ def node_table(nodes: Iterable[Facts]) -> list[str]:
             *(_free(node, name) for name in ("cpu", "memory", "gpu")),
             ", ".join(f"{_free(node, name)} {name}" for name in _others(node)) or "-",
             jobs_on(node),
+            *(used_cells(node) if measured else ()),
         )
-        for node in nodes
+        for node in listed
     ]
-    return render.table(head, rows, right="FREE CPU,FREE MEMORY,FREE GPU,JOBS")
+    right = "FREE CPU,FREE MEMORY,FREE GPU,JOBS,USED CPU,USED MEMORY"
+    return render.table((*head, *(USED_HEAD if measured else ())), rows, right=right)
 
 
 def _free(node: Facts, name: str) -> str:
@@ -173,16 +188,26 @@ def _node_lines(node: Facts) -> list[str]:
     return [
         node["name"],
         f"  Status: {_status_text(node)}",
-        *([f"  Address: {_address(node)}"] if node.get("address") else []),
+        *([f"  Address: {address}"] if (address := _address(node)) else []),
+        *([f"  Last Seen: {seen}"] if (seen := seen_ago(node)) else []),
         "  Resources:",
         *(f"    {label(name) + ':':<{width}} {_in_words(node, name)}" for name in resources),
+        *([f"  GPU Use: {busy}"] if (busy := gpu_percent(node)) != "-" else []),
+        *([f"  Used By Others: {share_text(others)}"] if (others := _used_by_others(node)) else []),
         f"  Running Jobs: {jobs_on(node)}",
     ]
 
 
+def _used_by_others(node: Facts) -> Facts | None:
+    load = node.get("load") or {}
+    return load.get("others") or None
+
+
 def _address(node: Facts) -> str:
-    """Return the address, which nothing connects to: it was declared by an administrator."""
-    return f"{node['address']} (declared only)" if node.get("address") else ""
+    """Return where the node is: a declared address, which nothing connects to, or here."""
+    if node.get("address"):
+        return f"{node['address']} (declared only)"
+    return "this machine" if node.get("last_seen_at") else ""
 
 
 def _in_words(node: Facts, name: str) -> str:
@@ -197,13 +222,6 @@ def _in_words(node: Facts, name: str) -> str:
 def jobs_on(node: Facts) -> int:
     """Return how many jobs run on the node; reservations are not counted."""
     return int(node["jobs"])
-
-
-def used_of(node: Facts, name: str) -> float | None:
-    """Return the measured use, or None if it is not measured."""
-    used = node.get("used") or {}
-    value = used.get(name, used.get(f"{name}_bytes"))
-    return None if value is None else float(value)
 
 
 @command()
@@ -250,6 +268,8 @@ def _blocks(node: Facts) -> list[list[str]]:
             *(f"  {_allocated(name):<{wide}} {100 * part(node, name):.1f}%" for name in resources),
         ],
         *([_gpus(node)] if node.get("gpus") else []),
+        *([processes] if (processes := gpu_process_lines(node.get("gpus") or ())) else []),
+        *([lines] if (lines := load_lines(node)) else []),
         [f"{'Running Jobs:':<16} {jobs_on(node)}"],
     ]
 
@@ -263,22 +283,10 @@ def _heading(node: Facts) -> list[str]:
     facts = {
         "Status:": _status_text(node),
         "Address:": _address(node),
-        "Last Seen:": _ago(node.get("last_seen_at")),
+        "Last Seen:": seen_ago(node),
         "Labels:": labels,
     }
     return [f"{name:<16} {value}" for name, value in facts.items() if value]
-
-
-def _ago(text: str | None) -> str | None:
-    seen = render.moment(text)
-    if seen is None:
-        return None
-    seconds = max(0, int(time.time() - seen))
-    return (
-        f"{render.plural(seconds, 'second')} ago"
-        if seconds < 120
-        else f"{render.clock(seconds)} ago"
-    )
 
 
 def _beside(node: Facts, name: str) -> str:
@@ -292,6 +300,7 @@ def _beside(node: Facts, name: str) -> str:
 
 def _gpus(node: Facts) -> list[str]:
     head = ("GPU", "MODEL", "HEALTH", "MEMORY", "ALLOCATED", "BY OTHERS", "FREE")
+    more, loads = gpu_columns(list(node["gpus"]))
     rows = [
         (
             gpu["id"],
@@ -301,12 +310,12 @@ def _gpus(node: Facts) -> list[str]:
             "whole" if gpu.get("exclusive") else _gpu_size(gpu, "allocated_memory"),
             _gpu_size(gpu, "foreign_memory"),
             _gpu_size(gpu, "free_memory"),
+            *load,
         )
-        for gpu in node["gpus"]
+        for gpu, load in zip(node["gpus"], loads, strict=True)
     ]
-    return [
-        f"  {line}" for line in render.table(head, rows, right="MEMORY,ALLOCATED,BY OTHERS,FREE")
-    ]
+    right = ",".join(("MEMORY,ALLOCATED,BY OTHERS,FREE", *more))
+    return [f"  {line}" for line in render.table((*head, *more), rows, right=right)]
 
 
 def _gpu_size(gpu: Facts, name: str) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridhand.cli import render
-from gridhand.cli.commands.status import health, label, names, node_table, part, used_of
+from gridhand.cli.commands.status import health, label, names, node_table, part
 from gridhand.cli.help_format import command, option
+from gridhand.cli.support.node_load import gpu_percent, share_text, used_of
 
 if TYPE_CHECKING:
     from gridhand.client import Client
@@ -53,7 +54,8 @@ def top(once: bool, every: float, as_json: bool) -> None:
 def fetch_view(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the status, each running job, and lines of those that wait."""
     running = client.jobs(states=["running"], limit=_MOST_LINES)
-    return client.status(), [*running, *client.job_lines(states=["queued"], limit=_MOST_LINES)]
+    status = client.status(live=True)
+    return status, [*running, *client.job_lines(states=["queued"], limit=_MOST_LINES)]
 
 
 def frame(
@@ -80,6 +82,10 @@ def _node(node: Mapping[str, Any]) -> list[str]:
         if used is not None:
             text += f", {render.amount(name, round(used, 2))} used"
         lines.append(f"  {label(name):<10} {_bar(part(node, name))}{text}")
+    if (busy := gpu_percent(node)) != "-":
+        lines.append(f"  {'GPU use':<10} {busy}")
+    if others := (node.get("load") or {}).get("others"):
+        lines.append(f"  {'By others':<10} {share_text(others)}")
     return lines
 
 
