@@ -137,6 +137,7 @@ def test_whole_cores_are_its_own_and_others_share_the_rest(node, agent):
     assert os.sched_getaffinity(pids["any"]) == set(cores)
     held[1][2].open()
     agent.ends()
+    agent.ask("sample", every_ms=1000, for_ms=60_000)
     agent.event("usage")  # some rounds later
     assert os.sched_getaffinity(pids["part"]) == set(cores)
     for one in (held[0], held[2]):

@@ -1,10 +1,13 @@
 """GPUs under an agent: lost ones, those that strangers use, and those not given back."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from gridhand.agent.hardware.strangers import owner_name
 
 SUPPORT = Path(__file__).parents[2] / "support"
 GB = 10**9
@@ -96,6 +99,46 @@ def test_what_its_own_jobs_use_is_not_foreign(node, scenario):
     scenario()
     held.open()
     agent.end("j")
+
+
+def test_how_busy_devices_are_is_told_with_whose_processes_they_run(node, scenario):
+    agent = node.connect()
+    agent.ask("sample", every_ms=1000, for_ms=600_000)
+    order, said, held = node.held("j", devices=[uuid(0)])
+    agent.start(order)
+    pid = int(said.hear())
+    scenario(
+        "busy 0 45",
+        "heat 0 61 250400",
+        f"process 0 Compute {pid} {3 * GB}",
+        f"process 1 Compute {os.getpid()} {GB}",
+        "fail 1 nvmlDeviceGetPowerUsage 3",  # this kind cannot tell it
+    )
+    event = agent.event("usage", lambda event: len(event["gpus"][uuid(1)]["processes"]) == 1)
+    first, second = event["gpus"][uuid(0)], event["gpus"][uuid(1)]
+    told = first["utilization"], first["temperature_c"], first["power_w"], first["memory_bytes"]
+    assert told == (45.0, 61.0, 250.4, 3 * GB)
+    [ours], [other] = first["processes"], second["processes"]
+    assert (ours["pid"], ours["job"], ours["memory_bytes"]) == (pid, "j", 3 * GB)
+    assert (other["pid"], other["job"]) == (os.getpid(), None)
+    assert other["user"] == owner_name(os.getpid())
+    assert (second["utilization"], second["power_w"]) == (0.0, None)
+    scenario()
+    held.open()
+    agent.end("j")
+
+
+def test_a_device_that_does_not_tell_how_busy_it_is_is_used_and_told_once(node, scenario):
+    agent = node.connect()
+    agent.ask("sample", every_ms=1000, for_ms=600_000)
+    scenario("fail 0 nvmlDeviceGetUtilizationRates 4")
+    event = agent.event("node", lambda event: event["problems"])
+    assert "cannot tell how busy it is" in event["problems"][0]["message"]
+    assert health(event) == ["ok", "ok"]
+    usage = agent.event("usage", lambda event: event["gpus"][uuid(0)]["utilization"] is None)
+    assert usage["gpus"][uuid(0)]["temperature_c"] == 30.0
+    agent.event("usage")
+    assert not [event for event in agent.events if event.get("event") == "node"]
 
 
 def test_memory_that_is_not_given_back_keeps_the_device_out(node, scenario):

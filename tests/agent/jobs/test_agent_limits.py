@@ -200,6 +200,7 @@ open({go.path!r}).readline()
 """
     agent.start(node.python("j", code, log_bytes=4 << 20))
     ready.hear()
+    agent.ask("sample", every_ms=1000, for_ms=60_000)
     agent.event("usage")
     agent.event("usage")  # at least one round after all was written
     assert blocks(node.path / "j.out") < 8 << 20
