@@ -101,6 +101,7 @@ async def test_samples_reach_placement_only_where_the_configuration_says_so(plac
 
 @in_place()
 async def test_a_broken_agent_changes_nothing_and_is_counted(place):
+    """Row 48 of docs/reliability.md."""
     await reload(place, "respect_foreign_use: true")
     for memory in (float("nan"), -5, 2**60, "much", True):
         place.engine.sink.measured("n1", sample(memory))
