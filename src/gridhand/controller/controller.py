@@ -33,6 +33,7 @@ from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
+from gridhand.controller.liveness_watcher import LivenessWatcher
 from gridhand.controller.nested_waits import NestedWaits
 from gridhand.controller.node_samples import NodeSamples
 from gridhand.controller.other_controllers import Neighbours
@@ -112,7 +113,8 @@ class Controller(JobReader):
         kept_ms = self.settings.kept_ms
         self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
         self.nested_waits = NestedWaits(self.ask)
-        self.declared = DeclaredNodes(home.declared, self.ask)
+        self.liveness = LivenessWatcher(self.ask, lambda: self._keeper.clock.now())
+        self.declared = DeclaredNodes(home.declared, self.ask, self.liveness.look_again)
         self.samples = NodeSamples()
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
         self._engine = engine
@@ -157,7 +159,8 @@ class Controller(JobReader):
             _log.warning("%s", problem["message"])
         if not self._damage:
             await self._go_on()
-            self._in_background(self._retention.hourly())
+            for work in (self._retention.hourly, *self.liveness.tasks):
+                self._in_background(work())
 
     async def _adopt(self) -> None:
         # Before any job can end: the last job that needs an environment deletes it.

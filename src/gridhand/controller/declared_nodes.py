@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from gridhand.controller.job_runner import OWNER
 from gridhand.core.errors import GridError, InvalidInput, OutcomeUnknown, StoreUnavailable
 from gridhand.core.model.declared_node import merge_declared
 from gridhand.core.model.names import NodeName
-from gridhand.core.model.nodes import Node
+from gridhand.core.model.nodes import ENGINE_LABEL, Node
 from gridhand.core.operations import NodeCommand, Operation, Register, Unregister
 from gridhand.core.rows.ledger import node_from_row, node_row
 from gridhand.posix.private_files import replace_file, sync_folder
@@ -27,9 +27,16 @@ from gridhand.posix.private_files import replace_file, sync_folder
 class DeclaredNodes:
     """The declarations about reporting nodes, by name; None for a node that was removed."""
 
-    def __init__(self, path: str, ask: Callable[[Operation[Any]], Awaitable[Any]]) -> None:
+    def __init__(
+        self,
+        path: str,
+        ask: Callable[[Operation[Any]], Awaitable[Any]],
+        registered: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`registered` is called after nodes were registered by somebody else than themselves."""
         self._path = path
         self._ask = ask
+        self._registered = registered
         self._declared = _read(path)
         self._found: dict[NodeName, Node] = {}
         self._lock = asyncio.Lock()  # one change or report at a time: refused ones are undone
@@ -46,10 +53,21 @@ class DeclaredNodes:
         """Run a change of nodes, and keep what it declares about those that report."""
         if isinstance(command, Register):
             command = replace(command, found=tuple(self._found.values()))
-            return await self._declare({node.name: node for node in command.nodes}, command)
+            declared: dict[NodeName, Node | None] = {node.name: node for node in command.nodes}
+            self._refuse_remote(command.nodes)
+            nodes = await self._declare(declared, command)
+            self._registered()
+            return nodes
         if isinstance(command, Unregister):
             return await self._declare({command.name: None}, command)
         return list(await self._ask(command))
+
+    def _refuse_remote(self, nodes: Iterable[Node]) -> None:
+        """Raise InvalidInput if one of our own machines is declared to be served elsewhere."""
+        for node in nodes:
+            if node.remote and node.name in self._found:
+                allowed = f"no such label: {node.name} is served by this controller"
+                raise InvalidInput(f"label {ENGINE_LABEL}", node.labels[ENGINE_LABEL], allowed)
 
     async def _declare(
         self, declared: dict[NodeName, Node | None], command: NodeCommand

@@ -29,6 +29,7 @@
     ├── HolderBusy                the holder already holds something else
     ├── NotYours                  it belongs to another owner
     ├── NodeElsewhere             a node of another machine, with something held on it
+    ├── NodeSuperseded            a newer agent serves the node
     ├── NodeInUse                 a node cannot be removed while something is held on it
     ├── MoveRefused               an allocation cannot make that move from its state
     │   ├── ReservationExpired
@@ -522,6 +523,22 @@ class NodeElsewhere(GridError):
             f" --force {name}`: what is held there is then lost.",
         )
         self.name = name
+
+
+class NodeSuperseded(GridError):
+    """Another agent with a higher incarnation serves the node; this one must stop its jobs."""
+
+    code = "node_superseded"
+
+    def __init__(self, name: str, incarnation: int, current: int) -> None:
+        super().__init__(
+            f"node {name} is served by another agent: incarnation {current} came after or instead"
+            f" of {incarnation}",
+            hint="Stop all jobs that this agent has started. Only a restart of it, with a higher"
+            " incarnation, may serve the node again.",
+        )
+        self.name = name
+        self.incarnation = current
 
 
 class MoveRefused(GridError):

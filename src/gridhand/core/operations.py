@@ -244,6 +244,26 @@ class SetHealth(NodeCommand):
 
 
 @operation
+class ReportHealth(NodeCommand):
+    """Record what the heartbeats of a remote node say, if its health is still what it `was`.
+
+    Otherwise, or if an administrator lets the node be no better than it is, nothing changes.
+    """
+
+    name: NodeName = NodeName("")
+    was: Health = Health.UP
+    health: Health = Health.UP
+    why: str = ""
+    boot_id: str = ""
+
+    def frees_resources(self) -> bool:
+        return self.health is Health.DOWN
+
+    def body(self) -> str:
+        return f"report {self.name} {self.was} {self.health} {self.why} {self.boot_id}"
+
+
+@operation
 class Unregister(NodeCommand):
     """Remove a node."""
 

@@ -21,6 +21,7 @@ from gridhand.api.schemas.ledger import (
     ForeignBody,
     GroupBody,
     HealthBody,
+    HeartbeatBody,
     MoveBody,
     NodesBody,
     OpId,
@@ -33,6 +34,7 @@ from gridhand.controller.controller import Controller
 from gridhand.core.errors import InvalidInput, NotYours
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, Terms
 from gridhand.core.ledger.status import NodeStatus
+from gridhand.core.liveness.heartbeats import Receipt
 from gridhand.core.model.names import AllocationId, NodeName, check_label, check_node_name
 from gridhand.core.model.nodes import Health, Node
 from gridhand.core.model.requests import GangLayout
@@ -80,7 +82,9 @@ def ledger_routes(controller: Controller) -> APIRouter:
 def _node_routes(router: APIRouter, controller: Controller) -> None:
     def shown(status: NodeStatus, jobs: Mapping[NodeName, int]) -> dict[str, Any]:
         facts, running = controller.samples.facts(status.name), jobs.get(status.name, 0)
-        return {**node_json(status, facts, running), "row": node_status_row(status)}
+        view = {**node_json(status, facts, running), "row": node_status_row(status)}
+        heard = controller.liveness.last_heard(status.name)
+        return view if heard is None else {**view, "last_seen_at": when(heard)}
 
     @router.get("/nodes", tags=["nodes"])
     async def nodes() -> Response:
@@ -91,6 +95,13 @@ def _node_routes(router: APIRouter, controller: Controller) -> None:
     async def node(name: Id) -> Response:
         found = await controller.ask(GetNode(NodeName(name)))
         return JSONResponse(shown(found, await controller.running_on()))
+
+    @router.post("/nodes/{name}/heartbeat", tags=["nodes"])
+    async def heartbeat(name: Id, body: HeartbeatBody, request: Request) -> Response:
+        _admin(request, name)
+        answer = await controller.liveness.heartbeat(body.heartbeat(check_node_name(name)))
+        acknowledged = answer.receipt is Receipt.TAKEN
+        return JSONResponse({"acknowledged": acknowledged, "stop": list(answer.stop)})
 
     @router.post("/nodes/{name}/foreign", tags=["nodes"])
     async def foreign(

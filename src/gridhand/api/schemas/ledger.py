@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gridhand.core.errors import InvalidInput
 from gridhand.core.ledger.allocations import AllocationState, Lifetime, Terms
+from gridhand.core.liveness.heartbeats import Heartbeat
 from gridhand.core.model.call_record import LONGEST_RUN
 from gridhand.core.model.gpus import MOST_DEVICES
 from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label, check_node_name
@@ -279,6 +280,19 @@ class NodesBody(Strict):
 class HealthBody(Strict):
     health: Literal["up", "suspect", "down"]
     why: Annotated[str, Field(max_length=500)] = ""
+
+
+class HeartbeatBody(Strict):
+    """A sign of life of the agent that serves a node, as `core.liveness` describes it."""
+
+    incarnation: int = Field(ge=0, le=2**63 - 1)
+    sequence: int = Field(ge=0, le=2**63 - 1)
+    boot_id: str = Field(pattern="^[0-9A-Za-z-]{1,64}$")
+    running: Annotated[list[AllocationIdField], Field(max_length=MOST_HELD)]
+
+    def heartbeat(self, node: NodeName) -> Heartbeat:
+        running = frozenset(self.running)
+        return Heartbeat(node, self.incarnation, self.sequence, self.boot_id, running)
 
 
 class ForeignBody(Strict):

@@ -22,6 +22,12 @@ from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, advance
 from gridhand.core.ledger.ledger import Change, Ledger, Placement
 from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.liveness.remote_nodes import (
+    keep_record,
+    may_report,
+    with_boot_id,
+    with_ceiling,
+)
 from gridhand.core.model.declared_node import merge_all
 from gridhand.core.model.names import AllocationId, JobId
 from gridhand.core.model.nodes import MACHINE_LABEL, Node
@@ -34,6 +40,7 @@ from gridhand.core.operations import (
     MoveAllocation,
     NoteAction,
     Register,
+    ReportHealth,
     SetDraining,
     SetHealth,
     Submitted,
@@ -153,7 +160,12 @@ def _register(node: Node, context: Context) -> Node:
     written, they are still here, and still in use.
     """
     known = context.ledger.nodes.get(node.name)
-    node = _on_this_machine(node, known, context.ledger.machine)
+    if known is not None and known.elsewhere and known.allocations:
+        raise NodeElsewhere(node.name, known.node.machine)
+    if node.remote:
+        node = keep_record(node, known.node if known is not None else None)
+    else:
+        node = _on_this_machine(node, known, context.ledger.machine)
     before = set(known.devices) if known is not None else set()
     registered = context.ledger.register(node)
     if known is None:
@@ -166,8 +178,6 @@ def _register(node: Node, context: Context) -> Node:
 
 def _on_this_machine(node: Node, known: NodeUsage | None, machine: str) -> Node:
     """Return the node with its machine: ours, or what it was if we are no controller."""
-    if known is not None and known.elsewhere and known.allocations:
-        raise NodeElsewhere(node.name, known.node.machine)
     machine = machine or (known.node.machine if known is not None else "")
     return replace(node, labels={**node.labels, MACHINE_LABEL: machine}) if machine else node
 
@@ -177,8 +187,18 @@ def set_draining(command: SetDraining, context: Context) -> list[Node]:
 
 
 def set_health(command: SetHealth, context: Context) -> list[Node]:
-    name, health = command.name, command.health
-    return [context.ledger.set_health(name, health, now=context.now, why=command.why)]
+    name, health, ledger = command.name, command.health, context.ledger
+    labels = with_ceiling(ledger.node(name).node, health)
+    return [ledger.set_health(name, health, now=context.now, why=command.why, labels=labels)]
+
+
+def report_health(command: ReportHealth, context: Context) -> list[Node]:
+    use, health = context.ledger.nodes.get(command.name), command.health
+    if use is None or not may_report(use.node, command.was, health):
+        return []  # removed, served by us now, or changed since the heartbeats were judged
+    labels, now = with_boot_id(use.node, command.boot_id), context.now
+    node = context.ledger.set_health(command.name, health, now=now, why=command.why, labels=labels)
+    return [node]
 
 
 def note_action(command: NoteAction, context: Context) -> None:
@@ -198,6 +218,7 @@ DECISIONS: Mapping[type[Command[Any]], Callable[[Any, Context], Any]] = {
     Register: register,
     SetDraining: set_draining,
     SetHealth: set_health,
+    ReportHealth: report_health,
     Unregister: unregister,
     NoteAction: note_action,
 }

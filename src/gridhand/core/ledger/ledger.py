@@ -127,9 +127,11 @@ class Ledger:
             name, "node.drained" if draining else "node.resumed", "", draining=draining
         )
 
-    def set_health(self, name: NodeName, health: Health, *, now: int, why: str = "") -> Node:
+    def set_health(
+        self, name: NodeName, health: Health, *, now: int, why: str = "", **fields: Any
+    ) -> Node:
         """Set the health of a node. When it goes down, all its allocations are lost."""
-        node = self._describe(name, f"node.{health}", why, health=health)
+        node = self._describe(name, f"node.{health}", why, health=health, **fields)
         if health is Health.DOWN:
             self._lose_all(name, now=now, why=why or f"node {name} is down")
         return node
@@ -346,10 +348,7 @@ class Ledger:
             self.nodes[node].chosen = self._chosen_at[node] = chosen
 
     def load(
-        self,
-        nodes: Iterable[Node],
-        allocations: Iterable[Allocation],
-        jobs: Iterable[Job] = (),
+        self, nodes: Iterable[Node], allocations: Iterable[Allocation], jobs: Iterable[Job] = ()
     ) -> None:
         """Load stored rows. They are facts: nothing is checked again."""
         for node in nodes:

@@ -14,6 +14,10 @@ from gridhand.core.model.resources import MOST, UNIT, Resources, amount_text, re
 
 MOST_LABELS = 64
 MACHINE_LABEL = "gridhand.machine"  # of nodes in a store that machines share
+ENGINE_LABEL = "gridhand.engine"  # of nodes whose jobs run elsewhere: one of REMOTE_ENGINES
+CEILING_LABEL = "gridhand.health"  # the best health that an administrator lets a remote node have
+BOOT_LABEL = "gridhand.boot"  # the boot id that a remote node had when its health was last recorded
+REMOTE_ENGINES = ("external", "ray")
 
 # Custom names are allowed, so a misspelt one would silently give a node without that resource.
 _MISSPELT = {
@@ -103,6 +107,16 @@ class Node:
         return self.labels.get(MACHINE_LABEL, "")
 
     @property
+    def remote(self) -> bool:
+        """Whether an agent or worker elsewhere serves the node, so that heartbeats decide on it."""
+        return ENGINE_LABEL in self.labels
+
+    @property
+    def ceiling(self) -> Health:
+        """The best health that an administrator lets a remote node have."""
+        return Health(self.labels.get(CEILING_LABEL, Health.UP))
+
+    @property
     def total(self) -> Resources:
         """The whole capacity, with the devices added up."""
         memory = sum(gpu.memory_bytes for gpu in self.gpus)
@@ -146,4 +160,12 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         check_label(key, "label")
         check_label(value, f"label {key}")
+    _check_own_labels(labels)
     return dict(sorted(labels.items()))
+
+
+def _check_own_labels(labels: Mapping[str, str]) -> None:
+    """Raise InvalidInput if a label that means something to us has a value that does not."""
+    for key, allowed in ((ENGINE_LABEL, REMOTE_ENGINES), (CEILING_LABEL, list(Health))):
+        if key in labels and labels[key] not in allowed:
+            raise InvalidInput(f"label {key}", labels[key], " or ".join(allowed))

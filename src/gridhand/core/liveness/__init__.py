@@ -1,0 +1,1 @@
+"""Whether nodes that are served from elsewhere are alive."""
