@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from controller_place import in_place
+from controller_place import Place, in_place
 from gridhand.core.errors import (
     InvalidInput,
     NodeSuperseded,
@@ -51,8 +51,6 @@ class Agent:
         node = Node.of(name, labels=REMOTE, **{"cpu": 4, **more})
         await self.place.controller.declared.run(Register("root", nodes=(node,)))
         await self.place.until(lambda: name in self.watcher._known())
-        # Past the grace of the start, as if the controller had listened all the while.
-        self.watcher._known()._listening_from = 0
 
     async def beat(self, incarnation=1, boot="b1", running=(), name="r1"):
         self.sequence += 1
@@ -355,3 +353,23 @@ async def test_49_hundreds_of_nodes_that_fall_silent_are_recorded_in_few_transac
 
 async def recorded_boot_of(agent, name):
     return BOOT_LABEL in (await agent.status(name)).node.labels
+
+
+def test_a_remote_node_belongs_to_no_machine_of_a_shared_store(tmp_path):
+    """Row 95 does not concern it: whichever controller has the store hears its heartbeats."""
+
+    async def run():
+        place = Place(tmp_path / "home", machine="m1")
+        await place.open()
+        agent = Agent(place)
+        await agent.register()
+        place.machine = "m2"
+        await place.restart()
+        status = await Agent(place).status()
+        assert (status.node.machine, str(status.health)) == ("", "up")
+        assert str((await Agent(place).status("n1")).health) == "up"
+        await Agent(place).beat()
+        await place.check()
+        await place.close()
+
+    asyncio.run(run())

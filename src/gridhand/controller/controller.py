@@ -113,7 +113,7 @@ class Controller(JobReader):
         kept_ms = self.settings.kept_ms
         self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
         self.nested_waits = NestedWaits(self.ask)
-        self.liveness = LivenessWatcher(self.ask, lambda: self._keeper.clock.now())
+        self.liveness = LivenessWatcher(self.ask, lambda: self._keeper.clock.now(), store.shared)
         self.declared = DeclaredNodes(home.declared, self.ask, self.liveness.look_again)
         self.samples = NodeSamples()
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)

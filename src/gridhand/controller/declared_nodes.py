@@ -31,12 +31,12 @@ class DeclaredNodes:
         self,
         path: str,
         ask: Callable[[Operation[Any]], Awaitable[Any]],
-        registered: Callable[[], None] = lambda: None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`registered` is called after nodes were registered by somebody else than themselves."""
+        """`changed` is called after somebody has registered or removed nodes."""
         self._path = path
         self._ask = ask
-        self._registered = registered
+        self._changed = changed
         self._declared = _read(path)
         self._found: dict[NodeName, Node] = {}
         self._lock = asyncio.Lock()  # one change or report at a time: refused ones are undone
@@ -55,9 +55,7 @@ class DeclaredNodes:
             command = replace(command, found=tuple(self._found.values()))
             declared: dict[NodeName, Node | None] = {node.name: node for node in command.nodes}
             self._refuse_remote(command.nodes)
-            nodes = await self._declare(declared, command)
-            self._registered()
-            return nodes
+            return await self._declare(declared, command)
         if isinstance(command, Unregister):
             return await self._declare({command.name: None}, command)
         return list(await self._ask(command))
@@ -78,7 +76,9 @@ class DeclaredNodes:
             if own:
                 await self._write(before | own)
             try:
-                return list(await self._ask(command))
+                nodes = list(await self._ask(command))
+                self._changed()
+                return nodes
             except OutcomeUnknown:
                 raise  # it may have been written; who repeats it declares the same
             except GridError:

@@ -17,7 +17,12 @@ from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.core.errors import GridError, InvalidInput, NodeSuperseded, StoreUnavailable
 from gridhand.core.ledger.status import NodeStatus
-from gridhand.core.liveness.budget import STORE_GRACE_MS, TICK_MS
+from gridhand.core.liveness.budget import (
+    RECOVERY_GRACE_MS,
+    STORE_GRACE_MS,
+    TAKE_OVER_GRACE_MS,
+    TICK_MS,
+)
 from gridhand.core.liveness.heartbeats import BeatAnswer, HealthChange, Heartbeat, Receipt, Recorded
 from gridhand.core.liveness.liveness import Liveness
 from gridhand.core.liveness.remote_nodes import recorded, recorded_nodes
@@ -35,11 +40,15 @@ class LivenessWatcher:
     """The link between the agents of remote nodes, `Liveness`, and the keeper."""
 
     def __init__(
-        self, ask: Callable[[Operation[Any]], Awaitable[Any]], now: Callable[[], int]
+        self, ask: Callable[[Operation[Any]], Awaitable[Any]], now: Callable[[], int], shared: bool
     ) -> None:
-        """`now` is the clock of the ledger."""
+        """`now` is the clock of the ledger.
+
+        A `shared` store may have been taken from a controller that is still alive.
+        """
         self._ask = ask
         self._now = now
+        self._grace_ms = TAKE_OVER_GRACE_MS if shared else RECOVERY_GRACE_MS
         self._liveness: Liveness | None = None
         self._look = asyncio.Event()
         self.tasks = (self._keep_time, self._keep_records)  # to run until the controller stops
@@ -74,7 +83,7 @@ class LivenessWatcher:
         return self._known().last_heard(name)
 
     def look_again(self) -> None:
-        """Compare with the ledger soon: nodes were registered."""
+        """Compare with the ledger soon: nodes were registered or removed."""
         self._look.set()
 
     # ---- for the ledger
@@ -134,7 +143,7 @@ class LivenessWatcher:
     def _known(self) -> Liveness:
         """Return what is known since the controller began to listen."""
         if self._liveness is None:
-            self._liveness = Liveness(self._now())
+            self._liveness = Liveness(self._now(), grace_ms=self._grace_ms)
         return self._liveness
 
 

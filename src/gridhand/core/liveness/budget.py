@@ -28,6 +28,10 @@ DEAF_MS = 5_000  # a tick this late means that the controller itself could not l
 RECOVERY_GRACE_MS = 10_000  # added after a start or a deaf time, in which agents reconnect
 STORE_GRACE_MS = 120_000  # how long heartbeats are acknowledged without an answer of the store
 
+# After the take-over of a shared store the controller before may be alive, cut off from the store,
+# and acknowledge heartbeats for as long as that. Who has not been heard yet is not silent before.
+TAKE_OVER_GRACE_MS = STORE_GRACE_MS + RECOVERY_GRACE_MS
+
 MOST_UNANSWERED = 3  # orders in a row, after which a node that is heard is suspect all the same
 
 FIRST_HOLD_MS = 10_000  # of steady heartbeats before a node that went away twice is up again

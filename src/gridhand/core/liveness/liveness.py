@@ -42,9 +42,11 @@ from gridhand.core.model.nodes import Health
 class Liveness:
     """The nodes that are served from elsewhere, and when each was heard."""
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, *, grace_ms: int = RECOVERY_GRACE_MS) -> None:
+        """The silence of nodes that are not heard at all is counted from `grace_ms` later."""
         self._nodes: dict[NodeName, _RemoteNode] = {}
-        self._listening_from = now + RECOVERY_GRACE_MS  # silence counts from here at the earliest
+        self._first_heard = now + grace_ms
+        self._listening_from = now  # silence counts from here at the earliest
         self._ticked = now
         self._store_answered = now
 
@@ -67,7 +69,7 @@ class Liveness:
         """Take over what the ledger says of one node. A new node counts as heard now."""
         node = self._nodes.get(name)
         if node is None:
-            self._nodes[name] = _RemoteNode(recorded, now)
+            self._nodes[name] = _RemoteNode(recorded, max(now, self._first_heard))
         elif node.recorded != recorded:
             node.note_recorded(recorded, now)
 
@@ -138,9 +140,10 @@ class _RemoteNode:
         "up_from",
     )
 
-    def __init__(self, recorded: Recorded, now: int) -> None:
+    def __init__(self, recorded: Recorded, heard: int) -> None:
+        """`heard` may be later than now, to give the node more time."""
         self.recorded = recorded
-        self.heard = self.steady_from = self.up_from = now
+        self.heard = self.steady_from = self.up_from = heard
         self.last_taken: int | None = None
         self.incarnation = self.sequence = -1
         self.boot_id = recorded.boot_id
