@@ -17,7 +17,9 @@ MOST_MISSING = 0  # may only go down
 _ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _NAMED = re.compile(rf"{_TEST.pattern}(, {_TEST.pattern})?")
-_NOT_YET = re.compile(rf"not yet: [\w ]+(\. On one machine: {_NAMED.pattern})?", re.IGNORECASE)
+_NOT_YET = re.compile(
+    rf"not yet: [\w ]+(\. (On one machine|In the controller): {_NAMED.pattern})*", re.IGNORECASE
+)
 
 
 class Row(NamedTuple):

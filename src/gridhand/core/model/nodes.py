@@ -114,7 +114,8 @@ class Node:
     @property
     def ceiling(self) -> Health:
         """The best health that an administrator lets a remote node have."""
-        return Health(self.labels.get(CEILING_LABEL, Health.UP))
+        set_by_hand = self.labels.get(CEILING_LABEL)
+        return Health.UP if set_by_hand is None else Health(set_by_hand)
 
     @property
     def total(self) -> Resources:
