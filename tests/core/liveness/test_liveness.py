@@ -152,6 +152,15 @@ def test_a_restart_of_the_controller_forgets_no_obligation():
     assert watch.health() == "up"
 
 
+@pytest.mark.parametrize("health", ["suspect", "down"])
+def test_a_node_that_returns_to_a_new_controller_is_up_at_once(health):
+    watch = Watch(n1=Recorded(Health(health), boot_id="b1"))
+    watch.liveness = Liveness(watch.now, grace_ms=budget.TAKE_OVER_GRACE_MS)
+    watch.wait(2)
+    watch.beat()
+    assert watch.health() == "up"
+
+
 def test_35_a_machine_that_was_suspended_is_a_silent_one(watch):
     """Row 35: it owns nothing when it resumes, with the same boot, agent and numbers."""
     watch.wait(600)

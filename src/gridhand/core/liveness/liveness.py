@@ -182,7 +182,7 @@ class _RemoteNode:
             self.lost_at = None  # the boot that runs what the ledger has there
         elif not is_down and self.lost_at is None:
             self.lost_at = self.heard + DOWN_MS
-        if now - self.heard >= SUSPECT_MS:
+        if self.last_taken is None or now - self.heard >= SUSPECT_MS:
             self.steady_from = now
         self.heard = self.last_taken = now
         self.incarnation, self.sequence, self.boot_id = beat[1:4]
@@ -207,6 +207,7 @@ class _RemoteNode:
         boot_id = recorded.boot_id if early else self.boot_id
         if (health, boot_id) == (recorded.health, recorded.boot_id):
             return None
+        why = why or "its boot id is known now"
         return HealthChange(name, recorded.health, health, why, boot_id)
 
     def _judge(self, now: int, silent_ms: int) -> tuple[Health, str]:
