@@ -255,6 +255,15 @@ def test_what_is_measured_is_shown_with_whose_it_is(fake, grid, capsys):
     assert "  Last Seen: " in out
 
 
+def test_a_node_that_sends_heartbeats_is_not_this_machine(fake, grid, capsys):
+    labels = {"gridhand.engine": "external"}
+    fake.answers["GET", "/nodes/box"] = node(last_seen_at="2026-01-02T03:04:05Z", labels=labels)
+    assert grid("stats", "box") == 0
+    out = capsys.readouterr().out
+    assert "Last Seen:" in out
+    assert "this machine" not in out
+
+
 def test_stats_has_a_frame_on_a_terminal(fake, grid, capsys, terminal):
     fake.answers["GET", "/nodes/box"] = node(last_seen_at="2026-01-02T03:04:05Z")
     assert grid("stats", "box") == 0

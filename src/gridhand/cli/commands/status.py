@@ -207,7 +207,8 @@ def _address(node: Facts) -> str:
     """Return where the node is: a declared address, which nothing connects to, or here."""
     if node.get("address"):
         return f"{node['address']} (declared only)"
-    return "this machine" if node.get("last_seen_at") else ""
+    elsewhere = "gridhand.engine" in node["labels"]  # it is heard by its heartbeats
+    return "this machine" if node.get("last_seen_at") and not elsewhere else ""
 
 
 def _in_words(node: Facts, name: str) -> str:
