@@ -151,7 +151,7 @@ WRONG = [
     ("alerts: {webhook: http://x.example}",             "alerts.webhook",                           "is not allowed"),
     ("store: 5",                                        "store",                                    "a text"),
     ("engine: {kind: slurm}",                           "engine.kind",                              "one of local, ray, external"),
-    ("strategy: bestfit",                               "strategy",                                 "best_fit, if that was meant"),
+    ("strategy: bestfit",                               "strategy",                                 "did you mean best_fit?"),
     ("strategy: 5",                                     "strategy",                                 "any of"),
     ("memory_granularity: 0.1XB",                       "memory_granularity",                       "a number of MB"),
     ("respect_foreign_use: maybe",                      "respect_foreign_use",                      "true or false"),

@@ -45,7 +45,7 @@ def _units(parts: int) -> int | float:
 def request_json(request: Request) -> dict[str, Any]:
     """Return a request as it can be written in a submission."""
     shown: dict[str, Any] = dict(amounts(request.resources))
-    for name in ("node", "quality", "together_with"):
+    for name in ("node", "quality", "together_with", "strategy"):
         if (value := getattr(request, name)) is not None:
             shown[name] = value
     if request.gpu is not None and request.gpu.model is not None:

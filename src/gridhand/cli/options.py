@@ -13,11 +13,11 @@ from typing import Any
 import click
 
 from gridhand.cli.help_format import option, option_group
-from gridhand.cli.support.completions import complete_nodes
+from gridhand.cli.support.completions import complete_nodes, complete_strategies
 
 PLACEMENT = "Placement"
 _AMOUNTS = {"cpus": "cpu", "mem": "memory", "disk": "disk", "gpus": "gpu", "gpu_mem": "gpu_memory"}
-_CONSTRAINTS = ("gpu_model", "gpu_capability", "node", "quality", "fallback")
+_CONSTRAINTS = ("gpu_model", "gpu_capability", "node", "quality", "fallback", "strategy")
 
 
 def read_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
@@ -84,6 +84,12 @@ _PLACEMENT = option_group(
     _NODES("--prefer", help="Use this node if the job fits there."),
     _NODES("--exclude", help="Do not use this node."),
     LABEL,
+    option(
+        "--strategy",
+        shell_complete=complete_strategies,
+        metavar="NAME",
+        help="Choose among nodes with room by this strategy, such as pack or spread.",
+    ),
 )
 
 

@@ -5,7 +5,8 @@
     │   ├── InvalidAmount
     │   ├── InvalidName
     │   ├── InvalidRequest
-    │   └── InvalidDependency     a job is to run after one that does not exist
+    │   ├── InvalidDependency     a job is to run after one that does not exist
+    │   └── StrategyFailed        a user's strategy raised, or its scores cannot be used
     ├── UnknownResource           no node has a resource of that name
     ├── UnknownNode
     ├── UnknownAllocation
@@ -171,6 +172,17 @@ class InvalidDependency(InvalidInput):
         self.args = (f"after: there is no job {short_repr(wanted)}",)
         self.job = job
         self.wanted = wanted
+
+
+class StrategyFailed(InvalidInput):
+    """A user's strategy raised an error or returned something other than a score for each node."""
+
+    code = "strategy_failed"
+
+    def __init__(self, strategy: str, what: str) -> None:
+        super().__init__("strategy", strategy, "a function that returns a number for each row")
+        self.args = (f"strategy: {short_repr(strategy)} {what}",)
+        self.strategy = strategy
 
 
 class UnknownResource(GridError):

@@ -264,7 +264,8 @@ class Grid(JobMethods, GraphMethods):
         ('box', 'active')
 
         Amounts are keywords, a mapping or a string: `cpu=2`, `{"cpu": 2}`, `"cpu=2"`. The other
-        keywords are those of `Request.of`, such as `node=`, `prefer=`, `labels=` or `quality=`.
+        keywords are those of `Request.of`, such as `node=`, `prefer=`, `labels=`, `strategy=`
+        or `quality=`.
 
         holder: a name for the allocation, unique among the owner's live ones. The same request
             under the same name returns the allocation that exists; another one raises

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import math
 import sqlite3
 import threading
 import time
@@ -20,6 +21,7 @@ from gridhand import (
     OperationReused,
     StoreFenced,
     StoreUnavailable,
+    StrategyFailed,
 )
 from gridhand.audit import check_history, check_rebuild, check_state
 from gridhand.controller.keeper.embedded import Embedded
@@ -726,18 +728,38 @@ def raising(asked, snapshot, rows):
     raise Broken
 
 
+def exiting(asked, snapshot, rows):
+    raise SystemExit
+
+
+def without_room(asked, snapshot, rows):
+    raise GridError("of its own")
+
+
+def emptied(asked, snapshot, rows):
+    rows.clear()
+    return []
+
+
 WRONG_STRATEGIES = {
-    "raises": raising,
-    "returns nothing": lambda asked, snapshot, rows: None,
-    "returns too few": lambda asked, snapshot, rows: [1.0],
-    "returns too many": lambda asked, snapshot, rows: [1.0] * (len(rows) + 1),
-    "returns what has no order": lambda asked, snapshot, rows: [object() for _ in rows],
-    "returns a number": lambda asked, snapshot, rows: 1,
+    "raises": (raising, "raised Broken()"),
+    "exits": (exiting, "raised SystemExit()"),
+    "raises an error of ours": (without_room, "raised GridError("),
+    "returns nothing": (lambda asked, snapshot, rows: None, "returned None instead of a list"),
+    "returns too few": (lambda asked, snapshot, rows: [1.0], "returned 1 scores for 2 nodes"),
+    "returns too many": (lambda asked, snapshot, rows: [1.0] * 3, "returned 3 scores for 2 nodes"),
+    "takes rows away": (emptied, "returned 0 scores for 2 nodes"),
+    "returns what has no order": (lambda *_: [object(), object()], "which is no number"),
+    "returns NaN": (lambda *_: [1.0, math.nan], "returned the score nan, which is no number"),
+    "returns text": (lambda *_: ["1", "2"], "returned the score '1', which is no number"),
+    "returns a text": (lambda *_: "12", "returned '12' instead of a list"),
+    "returns a mapping": (lambda *_: {0: 1.0, 1: 2.0}, "instead of a list"),
+    "returns a number": (lambda asked, snapshot, rows: 1, "returned 1 instead of a list"),
 }
 
 
-@pytest.mark.parametrize("strategy", WRONG_STRATEGIES.values(), ids=WRONG_STRATEGIES)
-def test_a_strategy_gone_wrong_fails_its_caller_alone(strategy):
+@pytest.mark.parametrize(("strategy", "what"), WRONG_STRATEGIES.values(), ids=WRONG_STRATEGIES)
+def test_a_strategy_gone_wrong_fails_its_caller_alone(strategy, what):
     with Grid.in_memory(strategy=strategy, owner="me") as grid:
         grid.register_node("a", cpu=4)
         grid.register_node("b", cpu=4)
@@ -745,9 +767,11 @@ def test_a_strategy_gone_wrong_fails_its_caller_alone(strategy):
         pinned = LedgerMethods("me").allocate({"cpu": 2}, None, None, None, {"node": "b"})
         group = LedgerMethods("me").group([{"cpu": 1}] * 2, None, None, None)
         answers = send(grid, allocating(grid, op_id="op"), pinned, group).wait_for(3)
-        assert answers[0].error is not None
+        for failed in (answers[0].error, answers[2].error):
+            assert isinstance(failed, StrategyFailed)
+            assert (failed.field, failed.strategy) == ("strategy", strategy.__name__)
+            assert what in str(failed)
         assert answers[1].error is None
-        assert answers[2].error is not None
         grid.release(answers[1].reply.allocations[0].id)
         assert rows(grid.dump()) == rows(before)
         assert grid.check() == []
@@ -766,7 +790,7 @@ def test_a_strategy_that_fails_in_the_middle_of_a_group_leaves_no_trace(store):
         grid.register_node("a", cpu=4)
         grid.register_node("b", cpu=4)
         before = grid.dump()
-        with pytest.raises(Broken):
+        with pytest.raises(StrategyFailed, match="'third_time' raised Broken"):
             grid.allocate_group([{"cpu": 1}] * 4)
         assert rows(grid.dump()) == rows(before)
         assert len(grid.allocate_group([{"cpu": 1}] * 4)) == 4

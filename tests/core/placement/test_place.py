@@ -18,6 +18,7 @@ from gridhand import (
     UnknownResource,
 )
 from gridhand.audit import check_decision, check_determinism
+from gridhand.core.errors import StrategyFailed
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.explain.shortfalls import Shortfall
 from gridhand.core.ledger.allocations import AllocationMove, Terms
@@ -155,9 +156,9 @@ def test_a_strategy_ranks_only_what_fits_and_only_what_is_preferred():
     assert given == [["b", "c"]]
 
 
-def test_a_strategy_with_too_few_scores_is_a_bug_and_no_placement():
+def test_a_strategy_with_too_few_scores_is_an_error_and_no_placement():
     seen = snapshot(a="cpu=4", b="cpu=8")
-    with pytest.raises(ValueError):
+    with pytest.raises(StrategyFailed, match="returned 1 scores for 2 nodes"):
         where(seen, lambda asked, snapshot, rows: [1.0], cpu=1)
 
 

@@ -356,6 +356,7 @@ def offered(monkeypatch):
         "entry_points",
         lambda group: points if group == "gridhand.strategies" else [],
     )
+    monkeypatch.setattr(strategies, "_loaded", {})
     strategies._entry_points.cache_clear()
     yield points
     strategies._entry_points.cache_clear()
@@ -393,7 +394,7 @@ def test_an_unknown_name_lists_those_from_elsewhere_too(offered):
 def test_a_misspelt_name_is_told_the_nearest():
     with pytest.raises(GridError) as caught:
         strategy_named("bestfit")
-    assert "Use best_fit, if that was meant" in caught.value.hint
+    assert "(did you mean best_fit?)" in caught.value.hint
 
 
 def test_a_release_is_seen_by_every_strategy():

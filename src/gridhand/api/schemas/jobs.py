@@ -147,4 +147,6 @@ def read_request(given: dict[str, Any]) -> Request:
         raise InvalidInput("request", sorted(fields), "what `grid run --help` lists") from error
 
 
-_WISHES = frozenset({"node", "prefer", "exclude", "labels", "quality", "alternatives", "fallback"})
+_WISHES = frozenset(
+    {"node", "prefer", "exclude", "labels", "quality", "alternatives", "fallback", "strategy"}
+)

@@ -18,9 +18,8 @@ from gridhand.core.ledger.allocations import AllocationState, Lifetime, Terms
 from gridhand.core.liveness.heartbeats import Heartbeat
 from gridhand.core.model.call_record import LONGEST_RUN
 from gridhand.core.model.gpus import MOST_DEVICES
-from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label, check_node_name
-from gridhand.core.model.nodes import MOST_LABELS, Node, check_labels
-from gridhand.core.model.quality import LEVELS
+from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label
+from gridhand.core.model.nodes import MOST_LABELS, Node
 from gridhand.core.model.requests import MOST_NODES, GangLayout, Request
 from gridhand.core.model.resources import MOST, MOST_NAMES, UNIT, check_name
 from gridhand.core.rows.ledger import node_from_row
@@ -80,25 +79,10 @@ class RequestRow(Strict):
     alternatives: Annotated[list[RequestRow], Field(max_length=_MOST_CHOICES)] = []
     together_with: Name | None = None
     apart_from: Names = []
+    strategy: Name | None = None
 
     def request(self) -> Request:
-        self._check()
         return Request.of(request_from_row(self.model_dump()))
-
-    def _check(self) -> None:
-        for name in self.amounts:
-            check_name(name)
-        for name in (*self.prefer, *self.exclude, *([self.node] if self.node else [])):
-            check_node_name(name)
-        for name in (*self.apart_from, *([self.together_with] if self.together_with else [])):
-            check_label(name, "together_with or apart_from")
-        check_labels(self.labels)
-        if self.quality not in (None, *LEVELS):
-            raise InvalidInput("quality", self.quality, f"one of {', '.join(LEVELS)}")
-        for other in self.alternatives:
-            if other.alternatives:
-                raise InvalidInput("alternatives", "nested", "requests without their own")
-            other._check()
 
 
 def read_request(given: Mapping[str, Any]) -> Request:

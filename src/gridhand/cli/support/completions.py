@@ -30,6 +30,21 @@ def complete_files(
     return [CompletionItem(incomplete, type="file")]
 
 
+def complete_strategies(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a built-in strategy."""
+    from click.shell_completion import CompletionItem
+
+    from gridhand.core.placement.strategies import STRATEGIES
+
+    return [
+        CompletionItem(name, help=strategy.help.partition("\n")[0])
+        for name, strategy in STRATEGIES.items()
+        if name.startswith(incomplete)
+    ]
+
+
 def _from_controller(words: Callable[[Client], Iterable[tuple[str, str]]]) -> Complete:
     """Return a completion by what the controller has: words, and a help text for each."""
 

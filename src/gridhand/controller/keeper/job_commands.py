@@ -28,6 +28,7 @@ from gridhand.core.model.names import JobId
 from gridhand.core.observations import NoteSpawned, SkipJobNumbers, Spawned
 from gridhand.core.operations import Cancel, Command, EndAttempts, NoteSignal, Submit, Submitted
 from gridhand.core.placement.place import place
+from gridhand.core.placement.strategies import strategy_named
 
 MOST_OPEN = 1_000_000  # jobs of all owners; each is in memory
 _MOST_KNOWN_TO_FIT = 1000
@@ -72,6 +73,8 @@ def _check_room(command: Submit, context: Context) -> Allocation | None:
     if command.work.within is not None:
         return find_room_within(command.work, command.after, bool(command.indices), context)
     request = command.work.request
+    if request.strategy is not None:
+        strategy_named(request.strategy)  # raises if there is none of that name
     if request.together_with is not None or request.apart_from:
         return None  # what these name may come and go while the job waits
     shape = context.ledger.touched.shape

@@ -71,11 +71,7 @@ class Gpu:
             raise InvalidInput("gpu memory", self.memory_bytes, "a number of bytes")
         if type(self.index) is not int or self.index < 0:
             raise InvalidInput("gpu index", self.index, "a number from 0")
-        capability = self.capability
-        if capability is not None:
-            text = ".".join(map(str, capability)) if isinstance(capability, tuple) else capability
-            if read_capability(text) != capability:
-                raise InvalidInput("gpu_capability", capability, "a tuple such as (8, 6)")
+        _check_capability(self.capability)
         return replace(self, health=_read_health(self.health))
 
 
@@ -234,3 +230,29 @@ def read_gpu_request(
     if not gpu_memory:
         return GpuRequest(gpu // UNIT, UNIT, None, kind, least)
     return GpuRequest(max(1, gpu // UNIT), 0, gpu_memory, kind, least)
+
+
+def check_gpu_request(asked: GpuRequest) -> None:
+    """Raise InvalidInput, which names the field, unless `read_gpu_request` could have made it."""
+    devices, share, memory = asked.devices, asked.share, asked.memory_bytes
+    if type(devices) is not int or not 1 <= devices <= MOST_DEVICES:
+        raise InvalidRequest("gpu.devices", devices, f"a whole number from 1 to {MOST_DEVICES}")
+    if type(share) is not int or not 0 <= share <= UNIT:
+        raise InvalidRequest("gpu.share", share, f"a whole number of parts from 0 to {UNIT}")
+    if devices > 1 and 0 < share < UNIT:
+        raise InvalidRequest("gpu.share", share, f"0 or {UNIT} of several devices")
+    if memory is not None and (type(memory) is not int or not 1 <= memory <= MOST):
+        raise InvalidRequest("gpu.memory_bytes", memory, f"a number of bytes from 1 to {MOST}")
+    if memory is None and share == 0:
+        raise InvalidRequest("gpu.share", share, "a share above 0, or memory_bytes")
+    if asked.model is not None:
+        _read_models(asked.model)
+    _check_capability(asked.capability)
+
+
+def _check_capability(capability: object) -> None:
+    if capability is None:
+        return
+    text = ".".join(map(str, capability)) if isinstance(capability, tuple) else capability
+    if read_capability(text) != capability:
+        raise InvalidInput("gpu_capability", capability, "a tuple such as (8, 6)")

@@ -12,11 +12,11 @@ from gridhand.core.model import quality as qualities
 from gridhand.core.model.gpus import GpuRequest, read_gpu_request
 from gridhand.core.model.names import NodeName, check_label, check_node_name
 from gridhand.core.model.nodes import check_labels
+from gridhand.core.model.request_checks import DEVICE_NAMES, check_request, check_strategy_name
 from gridhand.core.model.resources import Resources
 
 MOST_NODES = 10_000
 MOST_ALTERNATIVES = 16
-_DEVICE_NAMES = ("gpu", "gpu_memory")
 
 
 class GangLayout(StrEnum):
@@ -33,7 +33,8 @@ class Request:
 
     `together_with` and `apart_from` name existing allocations of the same owner, by id or holder:
     the request must go to the same node, or to none of theirs. `alternatives` are other acceptable
-    requests, best first; this one is tried before them.
+    requests, best first; this one is tried before them. `strategy` names how the nodes that fit are
+    ranked; None leaves that to the controller.
     """
 
     amounts: Resources
@@ -46,6 +47,7 @@ class Request:
     alternatives: tuple[Request, ...] = ()
     together_with: str | None = None
     apart_from: tuple[str, ...] = ()
+    strategy: str | None = None
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class Request:
         scaling: Mapping[str, Any] | None = None,
         alternatives: Sequence[Request | Mapping[str, Any]] = (),
         fallback: str | None = None,
+        strategy: str | None = None,
         **named: Any,
     ) -> Request:
         """Read a request as users write it.
@@ -75,11 +78,12 @@ class Request:
         if isinstance(resources, Request):
             constraints = (
                 gpu_model, gpu_capability, node, prefer, exclude, labels, quality, scaling,
-                together_with, apart_from,
+                together_with, apart_from, strategy,
             )  # fmt: skip
             if named or alternatives or fallback or any(constraints):
                 raise InvalidRequest("request", resources.resources, "it alone, or amounts instead")
-            return resources._checked()
+            check_request(resources)
+            return resources
         _check_bytes(resources if isinstance(resources, Mapping) else {})
         _check_bytes(named)
         asked, devices = _split_fields(resources)
@@ -90,7 +94,7 @@ class Request:
             raise InvalidRequest("resources", resources or named, "at least one amount above 0")
         gpu = read_gpu_request(amounts["gpu"], amounts["gpu_memory"], gpu_model, gpu_capability)
         base = cls(
-            amounts=amounts.without(*_DEVICE_NAMES),
+            amounts=amounts.without(*DEVICE_NAMES),
             gpu=gpu,
             node=None if node is None else check_node_name(node),
             prefer=_node_names("prefer", prefer),
@@ -100,6 +104,7 @@ class Request:
             if together_with is None
             else check_label(together_with, "together_with"),
             apart_from=_allocation_names(apart_from),
+            strategy=None if strategy is None else check_strategy_name(strategy),
         )
         if base.node in base.exclude:
             raise InvalidRequest("exclude", base.node, "nodes other than the pinned one")
@@ -150,19 +155,6 @@ class Request:
             gpu = gpu.with_memory(qualities.scaled(gpu.memory_bytes, factors["gpu_memory"]))
         return replace(self, amounts=Resources(amounts), gpu=gpu, quality=level)
 
-    def _checked(self) -> Request:
-        """Return this request, or raise an error if `of` would not accept it.
-
-        For requests that were constructed directly.
-        """
-        if not isinstance(self.amounts, Resources):
-            raise InvalidRequest("amounts", self.amounts, "Resources")
-        if not isinstance(self.gpu, GpuRequest | None):
-            raise InvalidRequest("gpu", self.gpu, "what Request.of makes of it")
-        if not self.amounts and self.gpu is None:
-            raise InvalidRequest("resources", "nothing", "at least one amount above 0")
-        return self
-
     def key(self) -> str:
         """Return a text that is equal for equal requests, to recognize a repeated one.
 
@@ -174,7 +166,8 @@ class Request:
         where = (self.node, self.prefer, sorted(self.exclude), sorted(self.labels.items()))
         near = f";{self.together_with};{self.apart_from}" if self.names_allocations else ""
         gpu = None if self.gpu is None else self.gpu.key()
-        return f"{self.amounts};{gpu};{where};{self.quality}{near}"
+        ranked = "" if self.strategy is None else f";strategy={self.strategy}"
+        return f"{self.amounts};{gpu};{where};{self.quality}{near}{ranked}"
 
     @property
     def names_allocations(self) -> bool:

@@ -11,6 +11,7 @@ from gridhand.core.ledger.ledger import Placement
 from gridhand.core.model.names import NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.features import Features, Number
+from gridhand.core.placement.own_scores import own_scores
 from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.placement.strategies import (
     NOWHERE,
@@ -18,6 +19,7 @@ from gridhand.core.placement.strategies import (
     Strategy,
     best_fit,
     fragmentation,
+    strategy_named,
 )
 
 
@@ -26,8 +28,11 @@ def place(
 ) -> Placement | Refusal:
     """Choose a node for `asked` or for the first of its alternatives that fits.
 
-    The default strategy is `fragmentation` where there are GPUs, else `best_fit`.
+    The strategy that the request names comes before `strategy`. The default, None, is
+    `fragmentation` where there are GPUs, else `best_fit`.
     """
+    if asked.strategy is not None:
+        strategy = strategy_named(asked.strategy)
     placed = _place_one(asked, snapshot, strategy)
     if placed is not None:
         return placed
@@ -44,9 +49,11 @@ def ranked(asked: Request, snapshot: Snapshot, strategy: OwnStrategy | None) -> 
     if asked.node is not None:
         return [asked.node] if _place_pinned(asked, snapshot) is not None else []
     rows = _fitting(asked, snapshot)
+    if asked.strategy is not None:
+        strategy = strategy_named(asked.strategy)
     if strategy is None:
         strategy = fragmentation if snapshot.has_gpus else best_fit
-    scores = strategy(asked, snapshot, rows) if rows else ()
+    scores = own_scores(strategy, asked, snapshot, rows) if rows else ()
     preferred = [names[row] in asked.prefer for row in rows]
     order = sorted(zip(preferred, scores, rows, strict=True), key=lambda one: (not one[0], -one[1]))
     return [names[row] for _, _, row in order]
@@ -117,7 +124,7 @@ def _choose_by(asked: Request, snapshot: Snapshot, strategy: OwnStrategy) -> int
         rows = [row for row in rows if names[row] in asked.prefer] or rows
     if len(rows) < 2:
         return rows[0] if rows else None
-    scores = strategy(asked, snapshot, rows)
+    scores = own_scores(strategy, asked, snapshot, rows)
     return max(zip(scores, (-row for row in rows), rows, strict=True))[2]
 
 

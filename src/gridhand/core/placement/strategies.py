@@ -238,7 +238,7 @@ def strategy_named(given: str | Callable[..., Sequence[float]]) -> OwnStrategy |
 def _allowed(given: str = "") -> str:
     names = sorted({DEFAULT, *STRATEGIES, *_entry_points()})
     meant = nearest_name(given, names)
-    return f"{f'{meant}, if that was meant, or ' if meant else ''}any of {', '.join(names)}"
+    return f"any of {', '.join(names)}{f' (did you mean {meant}?)' if meant else ''}"
 
 
 @cache
@@ -255,13 +255,25 @@ def _from_entry_point(name: str) -> OwnStrategy | None:
     point = _entry_points().get(name)
     if point is None:
         return None
-    try:
-        found = point.load()
-    except Exception as error:
-        raise InvalidInput(
-            "strategy", name, f"one that can be loaded: {point.value} failed with {error!r}"
-        ) from error
-    if not callable(found):
-        raise InvalidInput("strategy", name, f"a function: {point.value} is none")
-    strategy: OwnStrategy = found
-    return strategy
+    if name not in _loaded:
+        try:
+            found = point.load()
+        except (Exception, SystemExit) as error:
+            raise InvalidInput(
+                "strategy", name, f"one that can be loaded: {point.value} failed with {error!r}"
+            ) from error
+        if not callable(found):
+            raise InvalidInput("strategy", name, f"a function: {point.value} is none")
+        _loaded[name] = found
+    return _loaded[name]
+
+
+_loaded: dict[str, OwnStrategy] = {}  # by name, as requests name them again and again
+
+
+def strategy_label(strategy: OwnStrategy) -> str:
+    """Return the name of a strategy for messages: as requests name it, or that of a function."""
+    for name, loaded in _loaded.items():
+        if loaded is strategy:
+            return name
+    return str(getattr(strategy, "__name__", None) or type(strategy).__name__)

@@ -24,6 +24,7 @@ def request_row(request: Request) -> dict[str, Any]:
         "alternatives": [request_row(choice) for choice in request.alternatives],
         "together_with": request.together_with,
         "apart_from": list(request.apart_from),
+        "strategy": request.strategy,
     }
     given = {name: value for name, value in row.items() if value}
     return {"amounts": request.amounts.parts(), **given}
@@ -53,6 +54,7 @@ def request_from_row(row: Row) -> Request:
         alternatives=tuple(map(request_from_row, row.get("alternatives", ()))),
         together_with=row.get("together_with"),
         apart_from=tuple(row.get("apart_from", ())),
+        strategy=row.get("strategy"),
     )
 
 
