@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 DEVICE_NAMES = ("gpu", "gpu_memory")
 
-_TYPES = (
+_TYPES: tuple[tuple[str, type, str], ...] = (
     ("amounts", Resources, "Resources"),
-    ("gpu", GpuRequest | None, "what Request.of makes of it"),
     ("prefer", tuple, "a tuple of names of nodes"),
     ("exclude", frozenset, "a frozenset of names of nodes"),
-    ("labels", Mapping, "a mapping of names to values"),
     ("alternatives", tuple, "a tuple of requests"),
     ("apart_from", tuple, "a tuple of ids or holders"),
 )
@@ -43,7 +41,8 @@ def check_request(request: Request) -> None:
             raise InvalidRequest(name, value, allowed)
     _check_amounts(request)
     _check_names(request)
-    check_labels(request.labels)
+    if request.labels or not isinstance(request.labels, Mapping):
+        check_labels(request.labels)
     if request.quality is not None and request.quality not in list(LEVELS):
         raise InvalidRequest("quality", request.quality, f"one of {', '.join(LEVELS)}")
     for other in request.alternatives:
@@ -57,6 +56,8 @@ def _check_amounts(request: Request) -> None:
         if type(parts) is not int or not 0 < parts <= MOST:
             raise InvalidAmount(name, parts, f"a whole number of parts from 1 to {MOST}")
     if request.gpu is not None:
+        if not isinstance(request.gpu, GpuRequest):
+            raise InvalidRequest("gpu", request.gpu, "what Request.of makes of it")
         check_gpu_request(request.gpu)
     elif not request.amounts:
         raise InvalidRequest("resources", "nothing", "at least one amount above 0")
