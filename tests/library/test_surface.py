@@ -29,11 +29,12 @@ from gridhand import (
     OperationReused,
     Resources,
     StoreOwned,
+    StrategyFailed,
     UnknownAllocation,
     UnknownNode,
 )
+from gridhand.controller.keeper.tracked_grants import Tracker
 from gridhand.library.allocation_handle import AsyncAllocation
-from gridhand.library.backend import Tracker
 from until import until
 
 
@@ -444,8 +445,9 @@ def test_a_strategy_that_fails_fails_that_call_alone():
         grid.register_node("a", cpu=4)
         grid.register_node("b", cpu=4)
         before = seen(grid)
-        with pytest.raises(ZeroDivisionError, match="mine"):
+        with pytest.raises(StrategyFailed, match="mine") as caught:
             grid.allocate(cpu=1)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert seen(grid) == before
         assert grid.allocate(cpu=1, node="b").node == "b"
         assert grid.check() == []

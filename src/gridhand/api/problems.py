@@ -110,7 +110,7 @@ def facts_of(error: GridError) -> dict[str, Any]:
     """Return the plain attributes of an error; a refusal becomes a row for our own library."""
     facts = {name: value for name, value in vars(error).items() if name not in _RESERVED}
     plain = {name: value for name, value in facts.items() if _is_plain(value)}
-    if isinstance(error, NoRoom):
+    if isinstance(error, NoRoom) and error.refusal is not None:
         plain["refusal"] = refusal_row(error.refusal)
     return plain
 

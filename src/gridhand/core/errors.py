@@ -248,13 +248,20 @@ class UnknownCall(GridError):
 
 
 class NoRoom(GridError):
-    """No permitted node has room now. `refusal` says for each node what is missing."""
+    """No permitted node has room now. `refusal` says for each node what is missing.
+
+    A tracker of one's own raises it with a text, and then there is no `refusal`.
+    """
 
     code = "no_room"
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.sentence(), hint=refusal.hint())
-        self.refusal = refusal
+    def __init__(self, refusal: Refusal | str) -> None:
+        if isinstance(refusal, str):
+            super().__init__(refusal)
+            self.refusal: Refusal | None = None
+        else:
+            super().__init__(refusal.sentence(), hint=refusal.hint())
+            self.refusal = refusal
 
 
 class NeverFits(NoRoom):

@@ -23,6 +23,7 @@ from gridhand.library.streams.async_stream import AsyncStream
 from gridhand.library.submission import with_jobs
 
 if TYPE_CHECKING:
+    from gridhand.controller.keeper.tracked_grants import Tracker
     from gridhand.library.functions.function_runner import FunctionRunner
     from gridhand.library.graphs.driver import GraphDriver
     from gridhand.library.graphs.result import GraphResult
@@ -60,9 +61,15 @@ class AsyncGrid:
         self._port: tuple[asyncio.AbstractEventLoop, BackendPort] | None = None
 
     @classmethod
-    def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
-        """Return a grid that lives in this process and is gone when it is closed."""
-        return cls.of(Grid.in_memory(strategy=strategy, owner=owner))
+    def in_memory(
+        cls,
+        *,
+        strategy: OwnStrategy = "default",
+        tracker: Tracker | None = None,
+        owner: str | None = None,
+    ) -> Self:
+        """Return a grid that lives in this process, as `Grid.in_memory`."""
+        return cls.of(Grid.in_memory(strategy=strategy, tracker=tracker, owner=owner))
 
     @classmethod
     def at(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gridhand.core.errors import InvalidInput
 from gridhand.core.model.durations import read_duration
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 LONGEST_TTL_S = 10 * 366 * 86_400
 
 Duration = float | str  # seconds, or a text such as "5m"
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """The interface of a resource tracker: any object with these methods. `Grid` is one."""
-
-    def fits(self, node: str, resources: Any = None, **named: Any) -> bool: ...
-
-    def allocate(self, resources: Any = None, **named: Any) -> Any: ...
-
-    def release(self, allocation: Any) -> Any: ...
 
 
 class BackendPort(Protocol):
@@ -58,8 +47,19 @@ class Backend(Protocol):
         """Release what the operation alone was granted: nobody waits for its reply."""
 
 
-def the_backend(backend: Backend | None, address: str | None = None) -> Backend:
-    """Return `backend`, else the controller at `address`, else this machine's controller."""
+def the_backend(
+    backend: Backend | None, address: str | None = None, tracker: Any = None
+) -> Backend:
+    """Return `backend`, else the controller at `address`, else this machine's controller.
+
+    With a `tracker` it is a ledger in this process, which no address leads to.
+    """
+    if tracker is not None:
+        if address is not None or backend is not None:
+            raise InvalidInput("tracker", tracker, "it without an address")
+        from gridhand.controller.keeper.embedded import Embedded
+
+        return Embedded.in_memory("default", tracker)
     if backend is not None:
         return backend
     from gridhand.library.remote import connected

@@ -30,10 +30,10 @@ from gridhand.library.ledger_methods import DEFAULT_RESERVATION_S, LedgerMethods
 
 if TYPE_CHECKING:
     from gridhand.audit import Violation
+    from gridhand.controller.keeper.tracked_grants import Tracker
     from gridhand.core.explain.explanation import Explanation
     from gridhand.core.ledger.status import NodeStatus, Status
     from gridhand.core.rows.ledger import Event
-    from gridhand.library.backend import Tracker
 
     def _is_a_tracker(grid: Grid) -> Tracker:
         return grid  # for the type checker to prove
@@ -62,23 +62,35 @@ class Grid(JobMethods, GraphMethods):
         *,
         owner: str | None = None,
         backend: Backend | None = None,
+        tracker: Tracker | None = None,
     ) -> None:
         """Connect to the controller at `address`, or to this machine's, started if need be.
 
         An address is `unix:/PATH` or `http://HOST:PORT`. Allocations without a `ttl` end when
-        this grid is closed or its process ends.
+        this grid is closed or its process ends. `Grid(tracker=own)` is
+        `Grid.in_memory(tracker=own)`.
         """
-        self._backend = the_backend(backend, address)
+        self._backend = the_backend(backend, address, tracker)
         self._operations = LedgerMethods(read_owner(owner, self._backend))
         self._caller = None
 
     @classmethod
-    def in_memory(cls, *, strategy: OwnStrategy = "default", owner: str | None = None) -> Self:
-        """Return a grid that lives in this process and is gone when it is closed."""
+    def in_memory(
+        cls,
+        *,
+        strategy: OwnStrategy = "default",
+        tracker: Tracker | None = None,
+        owner: str | None = None,
+    ) -> Self:
+        """Return a grid that lives in this process and is gone when it is closed.
+
+        A `tracker` is an object of your own with the methods `fits`, `allocate` and `release`. It
+        is asked before each grant, may refuse a node, and is told of each end.
+        """
         from gridhand.controller.keeper.embedded import Embedded
 
         owner = read_owner(owner)
-        return cls(backend=Embedded.in_memory(strategy), owner=owner)
+        return cls(backend=Embedded.in_memory(strategy, tracker), owner=owner)
 
     @classmethod
     def at(

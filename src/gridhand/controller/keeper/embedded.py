@@ -9,6 +9,7 @@ from typing import Any
 
 from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.tickets import NOWHERE, LoopPort, PendingReply, Ticket
+from gridhand.controller.keeper.tracked_grants import read_tracker
 from gridhand.core.errors import GridClosed
 from gridhand.core.operations import Granted, MoveAllocation, Operation, Reply
 from gridhand.core.placement.strategies import strategy_named
@@ -25,8 +26,9 @@ class Embedded:
         keeper.start(next_epoch)
 
     @classmethod
-    def in_memory(cls, strategy: Any) -> Embedded:
-        return cls(Keeper(memory_store(), strategy=strategy_named(strategy)))
+    def in_memory(cls, strategy: Any, tracker: Any = None) -> Embedded:
+        own = None if tracker is None else read_tracker(tracker)
+        return cls(Keeper(memory_store(), strategy=strategy_named(strategy), tracker=own))
 
     @classmethod
     def at(

@@ -28,6 +28,7 @@ from gridhand.controller.keeper.loaded_ledger import load_ledger
 from gridhand.controller.keeper.past_lookup import AnsweredOperations, look_up
 from gridhand.controller.keeper.questions import ANSWERS, STORE_ANSWERS
 from gridhand.controller.keeper.tickets import NOWHERE, Ticket, deliver
+from gridhand.controller.keeper.tracked_grants import RETRY_MS, TrackedGrants, Tracker
 from gridhand.controller.keeper.wait_list import WaitList
 from gridhand.controller.keeper.write_batch import write_batch
 from gridhand.core.errors import (
@@ -70,18 +71,21 @@ class Keeper:
         clock: Callable[[int], Clock] = LedgerClock,
         dispatch: Dispatch | None = None,
         machine: str = "",
+        tracker: Tracker | None = None,
     ) -> None:
         """Without a `dispatch` no jobs are started; they wait for a keeper that has one.
 
-        `machine` is the name of this machine among those that share the store.
+        `machine` is the name of this machine among those that share the store. A `tracker` of the
+        user's own has to agree to each grant.
         """
         self._machine = machine
         self._store = store
         self._make_clock = clock
         self._dispatch = dispatch
-        self._context = Context(Ledger(), Snapshot(Ledger()), strategy)
+        self._tracked = None if tracker is None else TrackedGrants(tracker)
+        self._context = Context(Ledger(), Snapshot(Ledger()), strategy, tracked=self._tracked)
         self._inbox: queue.SimpleQueue[Sequence[Ticket]] = queue.SimpleQueue()
-        self._waiting = WaitList()
+        self._waiting = WaitList(None if tracker is None else RETRY_MS)
         self._closed: GridError | None = None
         self._frozen = False
         self._finished = False
@@ -136,7 +140,8 @@ class Keeper:
         snapshot = Snapshot(ledger, before.foreign, mix=before.mix, host_use=before.host_use)
         leftovers.carry_over(self._context.ledger, ledger)
         latest = max(now, self._context.now)
-        self._context = Context(ledger, snapshot, self._context.strategy, latest)
+        strategy = self._context.strategy
+        self._context = Context(ledger, snapshot, strategy, latest, tracked=self._tracked)
         if self._dispatch is not None:
             self._dispatch.load(contents.jobs)
 
@@ -173,6 +178,8 @@ class Keeper:
                     self._serve(batch, deciding)
         finally:
             self._close_with("the keeper has ended")
+            if self._tracked is not None:
+                self._tracked.let_go(())
             self._store.close()
             self._finished = True
             self._refuse_rest()
@@ -259,6 +266,8 @@ class Keeper:
             self._commit_frees_only(commands, full)
         except Exception as error:
             self._undo(commands, questions, error)
+        if self._tracked is not None:
+            self._tracked.let_go(self._context.ledger.live)
         self._answer(commands)
         for ticket in questions:
             self._answer_question(ticket)

@@ -6,14 +6,16 @@ A decision that raises leaves the ledger as it was: the keeper rolls back to whe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gridhand.controller.keeper.tracked_grants import TrackedGrants
 from gridhand.core.errors import (
     InvalidRequest,
     MoveRefused,
     NodeElsewhere,
+    NoRoom,
     NotYours,
     UnknownAllocation,
 )
@@ -67,6 +69,7 @@ class Context:
     submitted: list[Submitted] = field(default_factory=list)  # by this batch
     # Requests that some node can hold, with the shape of the cluster for which that is known.
     can_fit: dict[Request, int] = field(default_factory=dict)
+    tracked: TrackedGrants | None = None  # by a tracker of the user's own
     freed: bool = False  # by something outside the ledger: others use less
 
     def find(self, id: str, owner: str) -> Allocation:
@@ -92,20 +95,49 @@ def allocate(command: Allocate, context: Context) -> Granted:
     requests = [resolve_neighbours(request, command.owner, ledger) for request in command.requests]
     for request in requests:
         snapshot.learn(request)
+    if context.tracked is not None:
+        return Granted(_grant_tracked(command, requests, context.tracked, context), fresh=True)
+    grants = _place(command, requests, context)
+    return Granted(ledger.grant(grants, terms, now=context.now), fresh=True)
+
+
+def _place(command: Allocate, requests: Sequence[Request], context: Context) -> list[Placement]:
+    """Return placements of all of the requests, or raise the error of one that has no room."""
+    snapshot, strategy = context.snapshot, context.strategy
     placed: Placement | list[Placement] | Refusal
     if len(requests) == 1:
-        placed = place(requests[0], snapshot, context.strategy)
+        placed = place(requests[0], snapshot, strategy)
     else:
-        placed = place_group(
-            requests, snapshot, context.strategy, now=context.now, layout=terms.layout
-        )
+        layout = command.terms.layout
+        placed = place_group(requests, snapshot, strategy, now=context.now, layout=layout)
     if isinstance(placed, Refusal):
         raise placed.error()
     grants = [placed] if isinstance(placed, Placement) else placed
     if len(grants) > 1 or requests[0] is not command.requests[0]:
         both = zip(grants, command.requests, strict=True)
         grants = [grant._replace(whole=request) for grant, request in both]
-    return Granted(ledger.grant(grants, terms, now=context.now), fresh=True)
+    return grants
+
+
+def _grant_tracked(
+    command: Allocate, requests: Sequence[Request], tracked: TrackedGrants, context: Context
+) -> list[Allocation]:
+    """Grant what the user's tracker has room for, too: nodes that it refuses are left out."""
+    ledger, refusal, left = context.ledger, None, list(requests)
+    while True:
+        try:
+            grants = _place(command, left, context)
+        except NoRoom as error:
+            raise refusal or error from None
+        mark = ledger.mark()
+        made = ledger.grant(grants, command.terms, now=context.now)
+        refused = tracked.take(made, grants)
+        if refused is None:
+            return made
+        refusal, index = refused
+        left[index] = left[index].avoiding([made[index].node])
+        ledger.rollback(mark)
+        tracked.let_go(ledger.live)
 
 
 def resolve_neighbours(request: Request, owner: str, ledger: Ledger) -> Request:

@@ -66,7 +66,10 @@ class AskStore(Question[Reply]):
 
 def _fits(question: Fits, context: Context) -> bool:
     request = resolve_neighbours(question.request, question.owner, context.ledger)
-    return not isinstance(place(request, context.snapshot, context.strategy), Refusal)
+    placed = place(request, context.snapshot, context.strategy)
+    if isinstance(placed, Refusal):
+        return False
+    return context.tracked is None or context.tracked.fits(placed.node, placed.asked.resources)
 
 
 def _explain(question: Explain, context: Context) -> Explanation:

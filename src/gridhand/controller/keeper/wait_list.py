@@ -24,9 +24,12 @@ FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.lo
 class WaitList:
     """Waiting tickets. All methods are called from the keeper's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_ms: int | None = None) -> None:
+        """With `retry_ms`, tickets are tried again after that time, though nothing was freed."""
         self._waiting: dict[int, Ticket] = {}  # by identity, in the order they came
         self._again = False
+        self._retry_ms = retry_ms
+        self._tried = 0
 
     def takes(self, ticket: Ticket, error: Exception, now: int) -> bool:
         """Return whether a refused ticket is to wait, or to wait on."""
@@ -59,7 +62,10 @@ class WaitList:
     def next_due(self) -> int | None:
         if self._again:
             return 0
-        return min((ticket.wait_until or 0 for ticket in self._waiting.values()), default=None)
+        due = min((ticket.wait_until or 0 for ticket in self._waiting.values()), default=None)
+        if due is None or self._retry_ms is None:
+            return due
+        return min(due, self._tried + self._retry_ms)
 
     def to_try(self, entries: Iterable[Entry], now: int) -> list[Ticket]:
         """Return all waiting tickets if something was freed, else those whose time is over."""
@@ -67,6 +73,8 @@ class WaitList:
             self.leave(ticket)
         freed, self._again = self._again, False
         freed |= any(kind in FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
+        if self._retry_ms is not None and self._tried + self._retry_ms <= now:
+            self._tried, freed = now, True
         waiting = self._waiting.values()
         return [ticket for ticket in waiting if freed or (ticket.wait_until or 0) <= now]
 
