@@ -7,6 +7,12 @@ import time
 import pytest
 
 from gridhand import AsyncGrid, Grid, GridClosed, InvalidInput, NeverFits, NoRoom, Resources
+from gridhand.client import routes
+from gridhand.client.transport import Address
+from gridhand.controller.controller import Controller
+from gridhand.library import remote_operations
+from nodeless_controller import Running
+from until import until
 
 
 @pytest.fixture
@@ -170,6 +176,75 @@ def test_a_task_that_is_cancelled_while_it_stands_in_line_leaves_nothing_held(gr
             await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def grants(grid):
+    return sum(event.kind == "allocation.active" for event in grid.events(limit=10_000))
+
+
+def test_a_task_that_is_cancelled_leaves_the_line_at_once_and_is_never_granted(grid, monkeypatch):
+    monkeypatch.setattr(remote_operations, "_WHILE_S", 45.0)  # it is asked for once
+    held = grid.allocate(cpu=4)
+    before = grants(grid)
+
+    async def work():
+        twin = AsyncGrid.of(grid)
+        tasks = [asyncio.create_task(twin.allocate(cpu=4, wait=60)) for _ in range(3)]
+        lines = line_of(grid)
+        await asyncio.to_thread(until, lambda: lines() == 3)
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.gather(*tasks[:2], return_exceptions=True)
+        await asyncio.to_thread(until, lambda: lines() == 1, 20)  # nothing was freed meanwhile
+        await asyncio.to_thread(held.release)
+        return await tasks[2]
+
+    made = asyncio.run(asyncio.wait_for(work(), 60))
+    assert [one.id for one in grid.allocations()] == [made.id]
+    assert grants(grid) == before + 1
+
+
+def line_of(grid):
+    """How many wait for room, as the keeper knows it."""
+    backend = grid._backend
+    keeper = backend._keeper if hasattr(backend, "_keeper") else CONTROLLERS[-1]._backend._keeper
+    return lambda: len(keeper._waiting._waiting)
+
+
+CONTROLLERS = []
+
+
+@pytest.fixture(autouse=True)
+def controllers(monkeypatch):
+    """The controllers that a test starts in this process."""
+    CONTROLLERS.clear()
+    begin = Controller.__init__
+
+    def noted(self, *args, **more):
+        begin(self, *args, **more)
+        CONTROLLERS.append(self)
+
+    monkeypatch.setattr(Controller, "__init__", noted)
+
+
+def test_a_program_that_is_gone_leaves_the_line_at_once(tmp_path):
+    with Running(tmp_path / "home") as server, Grid(backend=server.backend(), owner="ann") as grid:
+        grid.register_node("n1", cpu=1)
+        held = grid.allocate(cpu=1)
+        lines, before = line_of(grid), grants(grid)
+        order = {"request": {"cpu": 1}, "lifetime": "until_released", "wait_s": 40}
+        call = routes.allocate(order, None)
+        connection = Address(server.home.socket).open(30)
+        waiter = Waiter(lambda: connection.ask("POST", call.target, call.headers, call.body, 60))
+        until(lambda: lines() == 1)
+        connection.shut_down()
+        until(lambda: lines() == 0)
+        held.release()
+        with pytest.raises(ConnectionError):
+            waiter.done()
+        connection.close()
+        assert grants(grid) == before
+        assert grid.allocations() == []
 
 
 def test_closing_sends_away_those_who_wait():

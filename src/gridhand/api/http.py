@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse as Utf8Response
@@ -23,6 +23,8 @@ DEEPEST = 100
 SMALL_BYTES = 64 << 10  # a smaller body does not wait for its turn
 MOST_LARGE_BODIES = 16
 _LARGE_BODIES = ("/api/v1/jobs", "/api/v1/calls")
+
+Reply = TypeVar("Reply")
 
 # Matches a string to its end, or to the end of the body: each byte is looked at once.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
@@ -134,6 +136,25 @@ def api_router(prefix: str, *tags: str) -> APIRouter:
         route_class=StrictRoute,
         default_response_class=JSONResponse,
     )
+
+
+async def unless_gone(request: Request, reply: asyncio.Future[Reply]) -> Reply:
+    """Return the reply, which is cancelled if the client goes away meanwhile."""
+    gone = asyncio.ensure_future(until_gone(request.receive))
+    try:
+        await asyncio.wait((reply, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not reply.done():
+            raise HTTPException(499, "the client has closed the connection")
+        return reply.result()
+    finally:
+        reply.cancel()  # does nothing if it is done
+        gone.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def read_json(body: bytes) -> Any:

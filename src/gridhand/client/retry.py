@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gridhand.client import routes
@@ -112,9 +113,12 @@ class RetryingTransport:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, call: HttpCall, *, again: bool = True) -> Any:
-        """Send any request of `routes` and return its answer. With `again=False`, only once."""
-        _, content = self._reply(call, again=again)
+    def ask(self, call: HttpCall, *, again: bool = True, opened: OnOpen | None = None) -> Any:
+        """Send any request of `routes` and return its answer. With `again=False`, only once.
+
+        Each connection is passed to `opened` first, which may raise to give up.
+        """
+        _, content = self._reply(call, again=again, opened=opened)
         return read_answer(call, content)
 
     def _facts(self, call: HttpCall, *, again: bool = True) -> Facts:
@@ -149,10 +153,13 @@ class RetryingTransport:
             raise self._gone(error) from error
         self.revive(start)
 
-    def _reply(self, call: HttpCall, *, again: bool = True) -> tuple[Mapping[str, str], bytes]:
+    def _reply(
+        self, call: HttpCall, *, again: bool = True, opened: OnOpen | None = None
+    ) -> tuple[Mapping[str, str], bytes]:
         retry = StoreRetry(call, self.on_wait)
         while True:
-            status, headers, content = self._persist(call, lambda: self._send(call), again=again)
+            send = partial(self._send, call, opened=opened)
+            status, headers, content = self._persist(call, send, again=again)
             if status < 400:
                 return headers, content
             error = read_problem(status, content)
@@ -162,7 +169,10 @@ class RetryingTransport:
                 retry.refused(error)
 
     def _send(
-        self, call: HttpCall, on_silence: Callable[[socket], object] | None = None
+        self,
+        call: HttpCall,
+        on_silence: Callable[[socket], object] | None = None,
+        opened: OnOpen | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         return self._transport.request(
             call.method,
@@ -171,6 +181,7 @@ class RetryingTransport:
             call.body,
             repeatable=call.repeatable,
             on_silence=on_silence,
+            opened=opened,
         )
 
     def _headers(self, call: HttpCall) -> Mapping[str, str]:

@@ -158,8 +158,9 @@ class Transport:
         repeatable: bool,
         timeout_s: float | None = None,
         on_silence: Callable[[socket.socket], object] | None = None,
+        opened: Callable[[HttpConnection], object] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request and read the whole reply.
+        """Send a request and read the whole reply. `opened` gets each connection before it is used.
 
         The server may have closed a kept connection. A repeatable request is then sent once more
         on a new one; any other raises `ConnectionLost`, since it may have been processed.
@@ -169,6 +170,8 @@ class Transport:
         while True:
             again = connection.used and repeatable
             try:
+                if opened is not None:
+                    opened(connection)
                 reply = connection.ask(method, target, headers, body, timeout_s, on_silence)
                 content = reply.body.read()
             except ConnectionError:

@@ -115,6 +115,8 @@ class LoopThreadPort:
             reply = call.run(self._remote)
         except BaseException as raised:
             error = raised
+            if isinstance(call, RemoteAllocate) and call.abandoned and not call.chosen:
+                self._remote.take_back(call)  # it may have been granted just now
         try:
             self._loop.call_soon_threadsafe(self._settle, call, future, reply, error)
         except RuntimeError:  # the loop has been closed
@@ -141,4 +143,4 @@ class LoopThreadPort:
 
 def _leave(call: RemoteOperation[Any], done: asyncio.Future[Any]) -> None:
     if done.cancelled() and isinstance(call, RemoteAllocate):
-        call.abandoned = True
+        call.leave()

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from gridhand.client.client import Client
+    from gridhand.client.retry import OnOpen
     from gridhand.client.routes import HttpCall
     from gridhand.core.explain.explanation import Explanation
     from gridhand.core.ledger.status import NodeStatus, Status
@@ -131,7 +132,7 @@ class Remote:
             raise
         except BaseException:
             if isinstance(call, RemoteAllocate) and not call.chosen and not self._closed:
-                threading.Thread(target=self._take_back, args=(call,), daemon=True).start()
+                threading.Thread(target=self.take_back, args=(call,), daemon=True).start()
             raise
 
     def call_for(self, operation: Operation[Reply]) -> RemoteOperation[Reply]:
@@ -177,10 +178,10 @@ class Remote:
                 self._pool = ThreadPoolExecutor(_THREADS, "gridhand")
             self._pool.submit(work)
 
-    def ask(self, owner: str | None, ask: HttpCall) -> Any:
+    def ask(self, owner: str | None, ask: HttpCall, opened: OnOpen | None = None) -> Any:
         self._check()
         try:
-            return self.client(owner).ask(ask)
+            return self.client(owner).ask(ask, opened=opened)
         except NoRoom as error:
             if isinstance(row := getattr(error, "refusal", None), Mapping):
                 error.refusal = refusal_from_row(row)
@@ -217,9 +218,9 @@ class Remote:
         if self._closed:
             raise GridClosed("this grid was closed", hint="Open another one.")
 
-    def _take_back(self, call: RemoteAllocate) -> None:
+    def take_back(self, call: RemoteAllocate) -> None:
         """Repeat the operation under its op id to learn what was granted, and release it."""
-        call.wait_ms = 0
+        call.wait_ms, call.abandoned = 0, False
         with suppress(GridError):  # it was not granted, or ends with the session
             made = call.run(self).allocations
             self.run(MoveAllocation(call.owner, id=made[0].id))

@@ -17,12 +17,17 @@ from gridhand.core.rows.requests import request_row
 from gridhand.library.idle_slots import are_slots_held, give_back_idle
 
 if TYPE_CHECKING:
+    from gridhand.client.http1 import HttpConnection
     from gridhand.client.session import Session
     from gridhand.library.remote import Remote
 
 _TRIES = 3
 _WHILE_S = 30.0
 _LONGEST_ID = 100
+
+
+class GivenUp(Exception):
+    """Nobody waits for the reply any more."""
 
 
 class RemoteOperation(Operation[Reply]):
@@ -71,7 +76,9 @@ class RemoteMove(RemoteOperation[list[Allocation]]):
 class RemoteAllocate(RemoteOperation[Granted]):
     """An allocation on its way: it may wait for room, and its session may be lost meanwhile."""
 
-    __slots__ = ("abandoned", "chosen", "op_id", "owner", "requests", "terms", "wait_ms")
+    __slots__ = (
+        "_connection", "abandoned", "chosen", "op_id", "owner", "requests", "terms", "wait_ms",
+    )  # fmt: skip
 
     def __init__(self, operation: Allocate) -> None:
         self.owner = operation.owner
@@ -81,6 +88,7 @@ class RemoteAllocate(RemoteOperation[Granted]):
         self.terms = operation.terms
         self.wait_ms = operation.wait_ms
         self.abandoned = False  # nobody waits for it any more
+        self._connection: HttpConnection | None = None  # that it waits on
 
     def run(self, remote: Remote) -> Granted:
         """Return what was granted. Long-poll for room in slices of 30 s.
@@ -103,15 +111,32 @@ class RemoteAllocate(RemoteOperation[Granted]):
                 if isinstance(error, NeverFits) or left_s <= _WHILE_S or self.abandoned:
                     raise
 
+    def leave(self) -> None:
+        """Give up the place in line: the controller sees the connection end. Any thread may."""
+        self.abandoned = True
+        if (connection := self._connection) is not None:
+            connection.shut_down()
+
+    def _opened(self, connection: HttpConnection) -> None:
+        self._connection = connection
+        if self.abandoned:
+            raise GivenUp
+
+    def _send(self, remote: Remote, session: str | None, wait_s: float) -> Granted:
+        try:
+            return self._read(remote.ask(self.owner, self._ask(session, wait_s), self._opened))
+        finally:
+            self._connection = None
+
     def _run(self, remote: Remote, wait_s: float) -> Granted:
         if self.terms.lifetime is Lifetime.LEASE:
-            return self._read(remote.ask(self.owner, self._ask(None, wait_s)))
+            return self._send(remote, None, wait_s)
         session = remote.session(self.owner)
         lost = False
         for _ in range(_TRIES):
             id = session.ready()
             try:
-                made = self._read(remote.ask(self.owner, self._ask(id, wait_s)))
+                made = self._send(remote, id, wait_s)
             except InvalidInput as error:
                 if error.field != "session":
                     raise

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from gridhand.api.auth import is_admin, owner_of
-from gridhand.api.http import JSONResponse, api_router
+from gridhand.api.http import JSONResponse, api_router, unless_gone
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.schemas.ledger import (
     AllocateBody,
@@ -162,7 +162,8 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         if session is not None and not controller.sessions.alive(terms.owner, session):
             raise _no_session(session)
         command = Allocate(terms.owner, op_id_of(op_id), asked, terms, wait_ms)
-        granted = await controller.ask(command)
+        reply = controller.ask(command)
+        granted = await (unless_gone(request, reply) if wait_ms else reply)
         if wait_ms and await request.is_disconnected():  # nobody waited for it
             controller.give_back(command, granted)
         if session is not None and not await controller.hold_in(session, granted.allocations):

@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gridhand.api.auth import owner_of
-from gridhand.api.http import JSONResponse, api_router
+from gridhand.api.http import JSONResponse, api_router, until_gone
 from gridhand.api.schemas.ledger import AttachBody, SessionBody
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import InvalidInput
@@ -80,7 +80,7 @@ class _SessionResponse(Response):
                 await self._stay_open(ended, receive, send)
 
     async def _stay_open(self, ended: asyncio.Event, receive: Receive, send: Send) -> None:
-        events = (_disconnected(receive), ended.wait(), self._controller.stopping.wait())
+        events = (until_gone(receive), ended.wait(), self._controller.stopping.wait())
         waiting = [asyncio.ensure_future(event) for event in events]
         try:
             while not await _any_done(waiting, ALIVE_S):
@@ -95,11 +95,6 @@ class _SessionResponse(Response):
 async def _any_done(tasks: Sequence[asyncio.Future[Any]], timeout_s: float) -> bool:
     done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when="FIRST_COMPLETED")
     return bool(done)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _send_line(send: Send, message: SessionOpened | AliveFrame) -> None:

@@ -156,10 +156,15 @@ class Keeper:
             self._refuse_rest()
 
     def abandon(self, ticket: Ticket) -> None:
-        """Release what the ticket is granted: nobody waits for its answer any more."""
+        """Release what the ticket is granted: nobody waits for its answer any more.
+
+        One that waits for room leaves the line at once.
+        """
         ticket.abandoned = True
         if ticket.done:
             self._give_back(ticket)
+        elif ticket.wait_until is not None:
+            self._inbox.put(())  # to be woken: see _run
 
     def _give_back(self, ticket: Ticket) -> None:
         command = ticket.operation
@@ -171,6 +176,8 @@ class Keeper:
         try:
             while self._closed is None:
                 batch = self._take()
+                if not batch and self._waiting:
+                    self._waiting.drop_abandoned()
                 deciding = not self._frozen
                 if not deciding:
                     batch = self._refuse_commands(batch)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from gridhand.core.errors import GridError
-from gridhand.core.operations import Operation, Reply
+from gridhand.core.operations import Allocate, Operation, Reply
 
 
 class Ticket:
@@ -125,17 +125,26 @@ class LoopPort(TicketPort):
         self._unsent: list[Ticket] = []
 
     def run(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:
-        """Return a future of the reply. If it is cancelled, what was granted is released."""
+        """Return a future of the reply. If it is cancelled, what was granted is released.
+
+        An allocation that waits for room gives up its place in line at once.
+        """
         ticket = _AwaitedTicket(operation, self)
         future: asyncio.Future[Reply] = self._loop.create_future()
         ticket.future = future
+        if isinstance(operation, Allocate) and operation.wait_ms:
+            future.add_done_callback(lambda done: self._leave(ticket))
         if not self._unsent:
             self._loop.call_soon(self._send)
         self._unsent.append(ticket)
         return future
 
+    def _leave(self, ticket: _AwaitedTicket) -> None:
+        if ticket.future.cancelled():
+            self._abandon(ticket)
+
     def _send(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent = [one for one in self._unsent if not one.abandoned], []
         try:
             self._submit(unsent)
         except GridError as error:
@@ -154,7 +163,8 @@ class LoopPort(TicketPort):
         for ticket in tickets:
             future = ticket.future
             if future.done():  # cancelled
-                self._abandon(ticket)
+                if not ticket.abandoned:
+                    self._abandon(ticket)
             elif ticket.error is None:
                 future.set_result(ticket.reply)
             else:

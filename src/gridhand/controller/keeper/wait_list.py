@@ -69,14 +69,18 @@ class WaitList:
 
     def to_try(self, entries: Iterable[Entry], now: int) -> list[Ticket]:
         """Return all waiting tickets if something was freed, else those whose time is over."""
-        for ticket in [ticket for ticket in self._waiting.values() if ticket.abandoned]:
-            self.leave(ticket)
+        self.drop_abandoned()
         freed, self._again = self._again, False
         freed |= any(kind in FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
         if self._retry_ms is not None and self._tried + self._retry_ms <= now:
             self._tried, freed = now, True
         waiting = self._waiting.values()
         return [ticket for ticket in waiting if freed or (ticket.wait_until or 0) <= now]
+
+    def drop_abandoned(self) -> None:
+        """Remove the tickets for whose answer nobody waits any more."""
+        for ticket in [ticket for ticket in self._waiting.values() if ticket.abandoned]:
+            self.leave(ticket)
 
     def remove_all(self) -> list[Ticket]:
         """Remove and return all waiting tickets."""
