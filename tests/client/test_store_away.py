@@ -1,8 +1,10 @@
 """A controller whose store is away: who asks again, who is told so, and for how long."""
 
+import threading
+
 import pytest
 
-from fake_controller import FakeController, chunked, frame, problem, reply
+from fake_controller import DROP, FakeController, chunked, frame, problem, reply
 from gridhand.client import Client, retry
 from gridhand.core import errors
 
@@ -104,4 +106,57 @@ def test_waiting_is_told_once(home, answers):
     told += [UNKNOWN, UNKNOWN, DONE]
     caller = Caller(f"unix:{home}/socket")
     caller.submit()
-    assert caller.said == ["waiting for the controller's store: lost"]
+    assert caller.said == ["waiting up to 60 s for the controller's store: lost"]
+
+
+def test_a_lost_answer_is_asked_for_by_its_op_id_while_the_store_is_away(caller, answers):
+    """What the second answer says of itself, that nothing was changed, is not true of the first."""
+    caller._client.revive = lambda start: None
+    told, asked = answers
+    told += [DROP, AWAY, AWAY, DONE]
+    assert caller.submit() == [1]
+    assert len(asked) == 4
+    assert len({one.headers[KEY] for one in asked}) == 1
+    assert len(caller.said) == 1
+
+
+def test_when_a_lost_answer_is_never_found_the_caller_hears_that_nobody_knows(
+    caller, answers, monkeypatch
+):
+    monkeypatch.setattr(retry, "PATIENCE_S", 0.5)
+    caller._client.revive = lambda start: None
+    told, _ = answers
+    told += [DROP, AWAY]
+    with pytest.raises(errors.OutcomeUnknown, match="nobody knows whether it was done"):
+        caller.submit()
+
+
+def test_a_submission_that_is_not_answered_in_time_is_asked_for_again(home, monkeypatch):
+    monkeypatch.setattr(retry, "PAUSE_S", 0.01)
+    gone, told = threading.Event(), [AWAY, DONE]
+
+    def answer(asked):
+        if len(fake.asked) == 1:
+            gone.wait(60)  # longer than its client waits
+            return DROP
+        return told.pop(0)
+
+    with FakeController(f"{home}/socket", answer) as fake:
+        client = Client(f"unix:{home}/socket", timeout_s=1.0)
+        client.revive = lambda start: None
+        with client:
+            assert client.submit({"command": ["true"]}) == [1]
+        assert len({one.headers[KEY] for one in fake.asked}) == 1
+        assert len(fake.asked) == 3
+        gone.set()
+
+
+def test_a_question_that_is_not_answered_in_time_is_not_repeated(home):
+    gone = threading.Event()
+    with FakeController(f"{home}/socket", lambda asked: gone.wait(60) and DONE) as fake:
+        client = Client(f"unix:{home}/socket", timeout_s=0.3)
+        client.revive = lambda start: None
+        with client, pytest.raises(errors.ControllerUnavailable, match="does not answer in time"):
+            client.jobs()
+        assert len(fake.asked) == 1
+        gone.set()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 _PAUSE_S = 0.02
+REPORT_S = 1.0  # after which the user is told what is waited for
 _RESTART_S = 3.0  # for a controller that was there a moment ago to come back by itself
 _STARTING_S = 90.0
 _STOPPING_S = 30.0
@@ -60,7 +61,7 @@ def usual_address() -> Address:
 
 def _elsewhere(address: Address) -> Client:
     client = Client(address._replace(chosen=bool(address.path)))
-    client.revive = lambda start: _await(client)
+    client.revive = lambda start: _await(client, report=start)
     with _closed_on_failure(client):
         facts = client.probe()
         if facts is None:
@@ -87,7 +88,7 @@ def _own(home: Home, start: bool) -> Client:
         if start and not _suits(facts):
             _ensure(home, client)
     if start:
-        client.revive = lambda may_start: _await(client, home if may_start else None)
+        client.revive = lambda start: _await(client, home if start else None, report=start)
     return client
 
 
@@ -104,16 +105,21 @@ def _suits(facts: Facts | None) -> bool:
     return facts is not None and facts.get("version") == __version__
 
 
-def _await(client: Client, home: Home | None = None) -> None:
+def _await(client: Client, home: Home | None = None, *, report: bool = False) -> None:
     """Wait for a controller to come back; after a while start one in `home`, if given.
 
-    If starting fails, perhaps because another one is coming up, go on waiting.
+    With `report` the user is told after a second. If starting fails, perhaps because another one is
+    coming up, go on waiting.
     """
     begin, failure = time.monotonic(), None
     while (waited := time.monotonic() - begin) < PATIENCE_S:
         time.sleep(_PAUSE_S)
         if client.probe() is not None:
             return
+        if report and waited > REPORT_S:
+            report = False
+            wait = f"waiting up to {PATIENCE_S:.0f} s for it to come back"
+            client.report_wait(f"the controller at {client.address} is gone; {wait}")
         if home is not None and waited > _RESTART_S:
             failure = _try_to_start(home, client)
             home = None

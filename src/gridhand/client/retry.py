@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gridhand.client import routes
-from gridhand.client.errors import read_problem, unavailable
+from gridhand.client.errors import make_error, read_problem, unavailable
 from gridhand.client.transport import Address, ReplyStream, Transport
 
 if TYPE_CHECKING:
@@ -35,16 +35,23 @@ class StoreRetry:
     """Decides whether a request is sent again when the controller has lost its store.
 
     Usually not: nothing was changed, and the caller is told so. But a change that may have been
-    written is repeated under its op id until the outcome is known, and a client that stays with a
-    job keeps trying.
+    written, because the store or the controller was lost before it was answered, is repeated under
+    its op id until the outcome is known, and a client that stays with a job keeps trying.
     """
 
     def __init__(self, call: HttpCall, on_wait: Callable[[str], object] | None) -> None:
         self._call = call
         self._on_wait = on_wait
-        self._deadline = time.monotonic() + PATIENCE_S
+        self._deadline = 0.0  # from the first refusal on
         self._doubt: GridError | None = None
         self._reported = False
+
+    def lost(self) -> None:
+        """Note that the request was sent and not answered: it may have been done."""
+        if self._call.op_id is not None:
+            message = "the controller did not answer, so nobody knows whether it was done"
+            hint = "Look before you ask again: `grid jobs` lists jobs."
+            self._doubt = make_error(_IN_DOUBT, message, hint)
 
     def refused(self, error: GridError) -> None:
         """Pause and return if the request is to be sent again; else raise the right error."""
@@ -52,11 +59,13 @@ class StoreRetry:
             self._doubt = error
         away = error.code in STORE_AWAY
         retry = away and (self._doubt is not None or self._call.stays)
-        if not retry or time.monotonic() > self._deadline:
+        now = time.monotonic()
+        self._deadline = self._deadline or now + PATIENCE_S
+        if not retry or now > self._deadline:
             raise self._doubt if self._doubt is not None and away else error
         if self._on_wait is not None and not self._reported:
             self._reported = True
-            self._on_wait(f"waiting for the controller's store: {error}")
+            self._on_wait(f"waiting up to {PATIENCE_S:.0f} s for the controller's store: {error}")
         time.sleep(PAUSE_S)
 
 
@@ -74,7 +83,7 @@ class RetryingTransport:
         # when a controller answers, or raises `GridError`. Without it the loss is raised at once.
         self.revive: Revive | None = None
 
-        # Called once with a sentence when a request has to wait for the controller's store.
+        # Called with a sentence when a request has to wait for the controller or its store.
         self.on_wait: Callable[[str], object] | None = None
 
     def for_owner(self, owner: str) -> Self:
@@ -129,7 +138,8 @@ class RetryingTransport:
         """Return a reply that lasts. Each connection made for it is passed to `opened` first."""
         retry = StoreRetry(call, self.on_wait)
         while True:
-            status, stream = self._persist(call, lambda: self.try_stream(call, opened))
+            send = partial(self.try_stream, call, opened)
+            status, stream = self._persist(call, send, retry)
             if status < 400:
                 return stream
             with stream:
@@ -153,13 +163,22 @@ class RetryingTransport:
             raise self._gone(error) from error
         self.revive(start)
 
+    def report_wait(self, sentence: str) -> None:
+        """Tell the user that a request has to wait: through `on_wait`, else on stderr."""
+        if self.on_wait is not None:
+            self.on_wait(sentence)
+            return
+        from gridhand.client.launch import say
+
+        say(f"grid: {sentence}\n")
+
     def _reply(
         self, call: HttpCall, *, again: bool = True, opened: OnOpen | None = None
     ) -> tuple[Mapping[str, str], bytes]:
         retry = StoreRetry(call, self.on_wait)
         while True:
             send = partial(self._send, call, opened=opened)
-            status, headers, content = self._persist(call, send, again=again)
+            status, headers, content = self._persist(call, send, retry, again=again)
             if status < 400:
                 return headers, content
             error = read_problem(status, content)
@@ -187,7 +206,9 @@ class RetryingTransport:
     def _headers(self, call: HttpCall) -> Mapping[str, str]:
         return call.headers if self.owner is None else {**call.headers, **_acting_for(self.owner)}
 
-    def _persist(self, call: HttpCall, send: Callable[[], Sent], *, again: bool = True) -> Sent:
+    def _persist(
+        self, call: HttpCall, send: Callable[[], Sent], retry: StoreRetry, *, again: bool = True
+    ) -> Sent:
         """Send until there is a reply, as long as a repeat is safe and patience lasts."""
         deadline = 0.0
         while True:
@@ -198,6 +219,8 @@ class RetryingTransport:
                 deadline = deadline or now + PATIENCE_S
                 if not (again and may_repeat(call, error) and now < deadline):
                     raise self._gone(error) from error
+                if not _is_unsent(error):
+                    retry.lost()
                 self.reconnect(error)
 
     def _gone(self, error: OSError | None) -> GridError:
@@ -219,9 +242,17 @@ def _acting_for(owner: str) -> dict[str, str]:
 
 
 def may_repeat(call: HttpCall, error: OSError) -> bool:
-    """Return whether to send again: nothing was sent, or sending it twice does no harm."""
-    unsent = isinstance(error, ConnectionRefusedError | FileNotFoundError)
-    return unsent or (call.repeatable and isinstance(error, ConnectionError))
+    """Return whether to send again: nothing was sent, or sending it twice does no harm.
+
+    A change that was not answered in time is sent again to learn whether it was done.
+    """
+    if call.op_id is not None and isinstance(error, TimeoutError):
+        return True
+    return _is_unsent(error) or (call.repeatable and isinstance(error, ConnectionError))
+
+
+def _is_unsent(error: OSError) -> bool:
+    return isinstance(error, ConnectionRefusedError | FileNotFoundError)
 
 
 def read_answer(call: HttpCall, content: bytes) -> Any:

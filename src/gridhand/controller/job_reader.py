@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -12,7 +13,14 @@ from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.controller.store_retry import retry_while_store_is_away
-from gridhand.core.errors import GridError, StoreDamaged, UnknownAllocation, UnknownJob
+from gridhand.core.errors import (
+    GridError,
+    OutcomeUnknown,
+    StoreDamaged,
+    StoreUnavailable,
+    UnknownAllocation,
+    UnknownJob,
+)
 from gridhand.core.jobs.job import Job, JobPhase, JobState
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.job_index import JobIndex
@@ -24,6 +32,7 @@ _OPEN = (JobState.QUEUED, JobState.RUNNING)
 _LONGEST_NUMBER = 19
 _PAGE = 5000  # ended jobs that are read at a time
 _MOST_PAGES = 100
+SURELY_S = 10.0  # a client waits for a minute
 
 
 class JobFilter(NamedTuple):
@@ -73,11 +82,20 @@ class JobReader:
         return [known[id] for id in ids if id in known]
 
     async def find_surely(self, ids: Sequence[JobId]) -> list[JobView]:
-        """Find jobs that were just changed, however long the store is away.
+        """Find jobs that were just changed, even if the store is away for a while.
 
         The change is done, so it must not be reported as failed because the store has gone since.
+        Raise OutcomeUnknown before the client loses its patience: it asks again by its op id.
         """
-        return await retry_while_store_is_away(lambda: self.find(ids), give_up=self.stopping.is_set)
+        patience_ends = time.monotonic() + SURELY_S
+
+        def give_up() -> bool:
+            return self.stopping.is_set() or time.monotonic() > patience_ends
+
+        try:
+            return await retry_while_store_is_away(lambda: self.find(ids), give_up=give_up)
+        except StoreUnavailable as away:
+            raise OutcomeUnknown(str(away)) from away
 
     async def jobs(self, wanted: JobFilter) -> list[JobView]:
         """Return the jobs that match, newest first."""

@@ -26,7 +26,7 @@ _WHILE_S = 30.0
 _LONGEST_ID = 100
 
 
-class GivenUp(Exception):
+class WaitAbandoned(Exception):
     """Nobody waits for the reply any more."""
 
 
@@ -120,7 +120,7 @@ class RemoteAllocate(RemoteOperation[Granted]):
     def _opened(self, connection: HttpConnection) -> None:
         self._connection = connection
         if self.abandoned:
-            raise GivenUp
+            raise WaitAbandoned
 
     def _send(self, remote: Remote, session: str | None, wait_s: float) -> Granted:
         try:

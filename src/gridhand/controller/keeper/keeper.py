@@ -156,10 +156,7 @@ class Keeper:
             self._refuse_rest()
 
     def abandon(self, ticket: Ticket) -> None:
-        """Release what the ticket is granted: nobody waits for its answer any more.
-
-        One that waits for room leaves the line at once.
-        """
+        """Release what the ticket is granted, or take it out of line: nobody waits for it."""
         ticket.abandoned = True
         if ticket.done:
             self._give_back(ticket)
@@ -185,8 +182,7 @@ class Keeper:
                     self._serve(batch, deciding)
         finally:
             self._close_with("the keeper has ended")
-            if self._tracked is not None:
-                self._tracked.let_go(())
+            self._context.tell_tracker(closing=True)
             self._store.close()
             self._finished = True
             self._refuse_rest()
@@ -273,8 +269,7 @@ class Keeper:
             self._commit_frees_only(commands, full)
         except Exception as error:
             self._undo(commands, questions, error)
-        if self._tracked is not None:
-            self._tracked.let_go(self._context.ledger.live)
+        self._context.tell_tracker()
         self._answer(commands)
         for ticket in questions:
             self._answer_question(ticket)

@@ -72,6 +72,11 @@ class Context:
     tracked: TrackedGrants | None = None  # by a tracker of the user's own
     freed: bool = False  # by something outside the ledger: others use less
 
+    def tell_tracker(self, *, closing: bool = False) -> None:
+        """Tell the user's tracker, if there is one, which allocations have ended."""
+        if self.tracked is not None:
+            self.tracked.let_go(() if closing else self.ledger.live)
+
     def find(self, id: str, owner: str) -> Allocation:
         """Return an allocation of `owner` by its id, live or closed, or by its holder's name."""
         ledger, key = self.ledger, AllocationId(id)
