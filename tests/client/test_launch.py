@@ -291,7 +291,7 @@ def test_one_that_speaks_otherwise(home, monkeypatch):
 
 
 def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypatch):
-    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{home}/machine")
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{home}/machine")
     with (
         FakeController(f"{home}/machine", lambda asked: reply(OURS | {"pid": 42})),
         connect() as client,
@@ -300,7 +300,7 @@ def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypa
 
 
 def test_one_of_the_machine_that_is_gone_does_not_count(fake_serve, monkeypatch):
-    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{fake_serve}/machine")
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{fake_serve}/machine")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{fake_serve}/machine")
     with connect() as client:

@@ -26,6 +26,7 @@ from gridhand.controller.environment_files import Environments, environments_in_
 from gridhand.controller.job_feed import Feed
 from gridhand.controller.job_reader import JobFilter, JobReader
 from gridhand.controller.job_runner import Runner
+from gridhand.controller.job_users import JobUsers
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.embedded import Embedded
 from gridhand.controller.keeper.job_commands import ADMIN
@@ -88,12 +89,14 @@ class Controller(JobReader):
         settings: Settings | None = None,
         belongs_to: HomeStore | None = None,
         machine: str = "",
+        shared: bool = False,
         taken: Callable[[str], None] = lambda cluster_id: None,
     ) -> None:
         """`belongs_to` is the store that earlier controllers of the home have used.
 
-        `machine` is the name of this machine, if others share the store. `taken` is called with
-        the id of the ledger once the store is ours, before any node hears of it.
+        `machine` is the name of this machine, if others share the store. If `shared`, all users
+        of the machine submit, and their jobs run as them. `taken` is called with the id of the
+        ledger once the store is ours, before any node hears of it.
         """
         self.home = home
         self._belongs_to = belongs_to
@@ -107,6 +110,7 @@ class Controller(JobReader):
         self.neighbours = Neighbours(home.folder)
         self.attached = ConnectionCounts(self._clients_gone)
         self.settings = settings or Settings()
+        self.users = JobUsers(shared=shared, admin_group=lambda: self.settings.admin_group)
         kept_ms = self.settings.kept_ms
         self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
         self.nested_waits = NestedWaits(self.ask)
@@ -139,6 +143,7 @@ class Controller(JobReader):
             self._fail,
             self.feed.tell,
             self.declared.report,
+            self.users,
         )
         try:
             self._taken(self._keeper.opening.cluster_id)

@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from typing import Any
 
 from gridhand.controller.environment_files import Environments
+from gridhand.controller.job_users import JobUsers
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.placed_jobs import PlacedJob, attempts_elsewhere, placed_jobs
-from gridhand.controller.start_orders import make_order
+from gridhand.controller.start_orders import log_path, make_order
 from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
     ControllerStopping,
@@ -54,6 +55,7 @@ from gridhand.engines.base import (
     UsageEvent,
 )
 from gridhand.home import Home
+from gridhand.posix.unix_users import UnixUser, UnknownUser
 
 OWNER = "gridhand"  # the owner of the commands that register nodes and end attempts
 _RETRY_S = 0.5
@@ -81,11 +83,13 @@ class Runner:
         failed: Callable[[BaseException], None],
         tell: Callable[[Job], None],
         report_node: Callable[[Node], Awaitable[None]],
+        users: JobUsers,
     ) -> None:
         """`failed` is called with a fault in this process, which only a restart mends.
 
         `tell` is called with jobs whose process has started: the ledger does not record that.
-        `report_node` is called with nodes that were found or found changed.
+        `report_node` is called with nodes that were found or found changed. `users` says as which
+        user a job runs.
         """
         self._ask = ask
         self._engine = engine
@@ -95,6 +99,7 @@ class Runner:
         self._failed = failed
         self._tell = tell
         self._report_node = report_node
+        self._users = users
         self._fences: dict[Key, AllocationId] = {}  # of attempts whose end is not durable
         self._strangers: set[Key] = set()  # attempts that the ledger has ended or does not know
         self._awaited: set[Key] = set()  # given up: the keeper waits until they have no process
@@ -252,7 +257,8 @@ class Runner:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             environment = self._environments.load(job.work.environment)
-        except (OSError, ValueError) as error:
+            user = self._users.find(job.work.owner)
+        except (OSError, ValueError, UnknownUser) as error:
             if isinstance(error, OSError) and error.errno in _SHORTAGES:
                 _log.warning("job %s is started later: %s", job.id, error)
                 asyncio.get_running_loop().call_later(
@@ -264,7 +270,7 @@ class Runner:
             self.ended([AttemptReport(job.id, attempt.number, held.id, end=end)])
             return None
         pin = held.node in self._nodes
-        return make_order(job, held, folder=folder, environment=environment, pin=pin)
+        return make_order(job, held, folder=folder, environment=environment, pin=pin, user=user)
 
     async def _stop(self, job: Job) -> None:
         attempt = job.attempt
@@ -376,11 +382,30 @@ class Runner:
         """Tell the node how far an attached client has read; {} if it is gone."""
         self._spawn(self._engine.note_reader(key, offsets))
 
-    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
-        return await self._engine.read_log(path, offset, limit)
+    async def read_log(
+        self, job: Job, stream: str, offset: int, limit: int
+    ) -> list[tuple[int, bytes | int]]:
+        """Return the output of a job from an offset on."""
+        path, user = self._log(job, stream)
+        return await self._engine.read_log(path, offset, limit, **user)
 
-    async def log_size(self, path: str) -> int:
-        return await self._engine.log_size(path)
+    async def log_size(self, job: Job, stream: str) -> int:
+        path, user = self._log(job, stream)
+        return await self._engine.log_size(path, **user)
+
+    def _log(self, job: Job, stream: str) -> tuple[str, dict[str, UnixUser]]:
+        """Return where a stream goes, and the user with whose rights to read it, if not ours.
+
+        A file that the user named may be a link to any other by now.
+        """
+        path = log_path(job, self._home.job(job.id), stream)
+        if getattr(job.work, stream) is None:
+            return path, {}
+        try:
+            user = self._users.find(job.work.owner)
+        except UnknownUser:
+            return os.devnull, {}
+        return path, {} if user is None else {"user": user}
 
     def facts(self) -> Mapping[str, Any]:
         return self._engine.facts()

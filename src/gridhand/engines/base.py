@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from gridhand.agent.jobs.start_order import StartOrder
 from gridhand.agent.messages import AttemptReport, EndReport, Key, ProblemReport, UsageEvent
 from gridhand.core.model.names import NodeName
+from gridhand.posix.unix_users import UnixUser
 
 __all__ = [
     "AttemptReport",
@@ -91,10 +92,15 @@ class Engine(Protocol):
     async def forget(self, keys: Sequence[Key]) -> None:
         """Have the nodes forget these: their ends are durable with us."""
 
-    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
-        """Return a job's output from an offset on: bytes, or how many of them were cut out."""
+    async def read_log(
+        self, path: str, offset: int, limit: int, user: UnixUser | None = None
+    ) -> list[tuple[int, bytes | int]]:
+        """Return a job's output from an offset on: bytes, or how many of them were cut out.
 
-    async def log_size(self, path: str) -> int:
+        With `user`, the file is opened with that user's rights.
+        """
+
+    async def log_size(self, path: str, user: UnixUser | None = None) -> int:
         """Return how much a job has written to a file, including what was cut out."""
 
     def facts(self) -> Mapping[str, Any]:

@@ -12,13 +12,13 @@ _BACKLOG = 1024
 
 
 class SocketFile:
-    """A listening socket and its file, which belongs to its owner only.
+    """A listening socket and its file, to which by default only its owner may connect.
 
     A process connects by the file, so a socket without one is out of reach: its owner makes a new
     `SocketFile` for the same path then.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = 0o600) -> None:
         """Listen at the path, in place of whatever an earlier process left there.
 
         The file appears there only when the socket listens: a client that sees it is never refused.
@@ -30,7 +30,7 @@ class SocketFile:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.listening.bind(unready)
-            os.chmod(unready, 0o600)
+            os.chmod(unready, mode)
             self.listening.listen(_BACKLOG)
             self.listening.setblocking(False)
             self._identity = _identity(unready)
