@@ -7,6 +7,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,12 +25,11 @@ _LEFT = re.compile(rf"{_PREFIX}(\d+)[a-z]")
 # Runs code that it reads from its input, and writes what `answer` is then, or how it failed.
 _LOOP = """
 import json, sys
-names = {}
 for line in sys.stdin:
     try:
-        names["answer"] = None
-        exec(json.loads(line), names)
-        said = {"answer": names["answer"]}
+        answer = None
+        exec(json.loads(line), globals())
+        said = {"answer": answer}
     except BaseException as error:
         said = {"error": getattr(error, "code", None) or type(error).__name__, "text": str(error)}
     print(json.dumps(said), flush=True)
@@ -128,7 +128,10 @@ class Machine:
         assert self.process.poll() is None, (self.folder / "log").read_text()
 
     def _answers(self):
-        return os.path.exists(self.env["GRIDHAND_MACHINE_SOCKET"])
+        with socket.socket(socket.AF_UNIX) as connected, contextlib.suppress(OSError):
+            connected.connect(self.env["GRIDHAND_MACHINE_SOCKET"])
+            return True
+        return False
 
     def grid(self, *words):
         """Run a command of `grid` as root; return its output."""
@@ -153,7 +156,10 @@ class Machine:
 
 @contextlib.contextmanager
 def machine(letters="ab", config=""):
-    """Make users and the folders of a controller, which is to be started with `serve`."""
+    """Make users and the folders of a controller, which is to be started with `serve`.
+
+    In the configuration, {0} stands for the first user.
+    """
     if os.geteuid() != 0:
         pytest.skip(NEEDS_ROOT)
     if shutil.which("useradd") is None:
@@ -174,7 +180,7 @@ def machine(letters="ab", config=""):
         root_env = {**os.environ, **env, "GRIDHAND_HOME": str(folder / "home")}
         root_env.pop("GRIDHAND_ADDRESS", None)
         if config:
-            (folder / "config.yaml").write_text(config)
+            (folder / "config.yaml").write_text(config.format(*names))
             root_env["GRIDHAND_CONFIG"] = str(folder / "config.yaml")
         made = Machine(folder, users, root_env)
         stack.callback(made.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from functools import lru_cache
@@ -9,7 +10,7 @@ from functools import lru_cache
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 
-from gridhand.api.slow_clients import TimedProtocol
+from gridhand.api.slow_clients import MOST_CONNECTIONS, TimedProtocol
 from gridhand.controller.job_users import JobUsers
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.core.errors import InvalidInput, NotYours
@@ -19,6 +20,7 @@ from gridhand.posix.unix_users import UnknownUser
 from gridhand.posix.unix_users import user_name as look_up_name
 
 _PEER = "uid"
+MOST_OF_USER = MOST_CONNECTIONS // 4
 _KNOWN_S = 60  # for which the name of a user is not looked up again
 
 
@@ -30,6 +32,15 @@ class PeerProtocol(TimedProtocol):
         connected = self.transport.get_extra_info("socket")
         if connected is not None and connected.family == socket.AF_UNIX:
             self.client = (_PEER, peer_credentials(connected).uid)
+            if self._has_too_many():
+                self.transport.close()
+
+    def _has_too_many(self) -> bool:
+        """Return whether another user has so many connections that others would lack them."""
+        if len(self.connections) <= MOST_OF_USER or self.client == (_PEER, os.geteuid()):
+            return False
+        own = [1 for other in self.connections if getattr(other, "client", None) == self.client]
+        return len(own) > MOST_OF_USER
 
 
 def set_users(app: FastAPI, users: JobUsers) -> None:

@@ -73,9 +73,12 @@ def _elsewhere(address: Address) -> Client:
 
 def _machine() -> Client | None:
     address = Address(machine_socket())
+    deadline = time.monotonic() + _RESTART_S
     with Client(address) as client:
-        if client.probe() is None:  # the socket of a controller that is gone
-            return None
+        while client.probe() is None:
+            if time.monotonic() > deadline:  # the socket of a controller that is gone
+                return None
+            time.sleep(_PAUSE_S)
     return _elsewhere(address)
 
 

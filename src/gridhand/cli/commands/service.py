@@ -49,7 +49,7 @@ StateDirectory=gridhand
 StateDirectoryMode=0700
 UMask=0077
 Restart=on-failure
-RestartSec=2
+RestartSec=1
 KillMode=process
 Delegate=yes
 
