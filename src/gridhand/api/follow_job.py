@@ -164,7 +164,7 @@ class Follower:
     async def _read(self, name: StreamName, view: JobView) -> AsyncIterator[bytes]:
         while True:
             offset = self._offsets[name]
-            pieces = await self._controller.runner.read_log(view.job, name, offset, _CHUNK)
+            pieces = await self._controller.logs.read(view.job, name, offset, _CHUNK)
             for frame in self._frames_of(name, pieces):
                 yield frame
             self._note_reader(self._view)

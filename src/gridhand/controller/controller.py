@@ -24,6 +24,7 @@ from gridhand.controller.connections import ConnectionCounts
 from gridhand.controller.declared_nodes import DeclaredNodes
 from gridhand.controller.environment_files import Environments, environments_in_use
 from gridhand.controller.job_feed import Feed
+from gridhand.controller.job_logs import JobLogs
 from gridhand.controller.job_reader import JobFilter, JobReader
 from gridhand.controller.job_runner import Runner
 from gridhand.controller.job_users import JobUsers
@@ -89,14 +90,14 @@ class Controller(JobReader):
         settings: Settings | None = None,
         belongs_to: HomeStore | None = None,
         machine: str = "",
-        shared: bool = False,
+        users: JobUsers | None = None,
         taken: Callable[[str], None] = lambda cluster_id: None,
     ) -> None:
         """`belongs_to` is the store that earlier controllers of the home have used.
 
-        `machine` is the name of this machine, if others share the store. If `shared`, all users
-        of the machine submit, and their jobs run as them. `taken` is called with the id of the
-        ledger once the store is ours, before any node hears of it.
+        `machine` is the name of this machine, if others share the store. `users` are those who
+        may submit. `taken` is called with the id of the ledger once the store is ours, before any
+        node hears of it.
         """
         self.home = home
         self._belongs_to = belongs_to
@@ -110,9 +111,9 @@ class Controller(JobReader):
         self.neighbours = Neighbours(home.folder)
         self.attached = ConnectionCounts(self._clients_gone)
         self.settings = settings or Settings()
-        self.users = JobUsers(shared=shared, admin_group=lambda: self.settings.admin_group)
-        kept_ms = self.settings.kept_ms
-        self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
+        self.users = users or JobUsers()
+        self.logs = JobLogs(engine, home, self.users)
+        self.callbook = CallRecorder(self.ask, self._in_background, self.settings.kept_ms)
         self.nested_waits = NestedWaits(self.ask)
         self.declared = DeclaredNodes(home.declared, self.ask)
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
@@ -341,14 +342,6 @@ class Controller(JobReader):
         if sent:  # even if the store is away, so it is recorded afterwards
             self._in_background(self._run_surely(NoteSignal(owner, op_id, job.id, signum)))
         return sent
-
-    def usage_of(self, job: Job) -> Mapping[str, Any] | None:
-        """Return what a running job was last measured to use."""
-        attempt = job.attempt
-        if attempt is None:
-            return None
-        usage = self.runner.usage.get(attempt.node)
-        return None if usage is None else usage["jobs"].get(job.id)
 
     # ---- clients that are gone
 

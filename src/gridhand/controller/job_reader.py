@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gridhand.controller.job_lines import JobLine, JobLines, view_alike
+from gridhand.controller.job_runner import Runner
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
@@ -48,6 +49,7 @@ class JobReader:
     """The reading side of a controller."""
 
     stopping: asyncio.Event
+    runner: Runner
     _dispatch: Dispatch
 
     def ask(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:
@@ -130,6 +132,14 @@ class JobReader:
         except StoreDamaged:
             return []
         return [hold.device for allocation in held for hold in allocation.devices]
+
+    def usage_of(self, job: Job) -> Mapping[str, Any] | None:
+        """Return what a running job was last measured to use."""
+        attempt = job.attempt
+        if attempt is None:
+            return None
+        usage = self.runner.usage.get(attempt.node)
+        return None if usage is None else usage["jobs"].get(job.id)
 
     async def count_open(self, ids: Sequence[JobId]) -> int:
         """Return how many of these jobs have not ended."""

@@ -21,7 +21,7 @@ from gridhand.controller.environment_files import Environments
 from gridhand.controller.job_users import JobUsers
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.placed_jobs import PlacedJob, attempts_elsewhere, placed_jobs
-from gridhand.controller.start_orders import log_path, make_order
+from gridhand.controller.start_orders import make_order
 from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
     ControllerStopping,
@@ -55,7 +55,7 @@ from gridhand.engines.base import (
     UsageEvent,
 )
 from gridhand.home import Home
-from gridhand.posix.unix_users import UnixUser, UnknownUser
+from gridhand.posix.unix_users import UnknownUser
 
 OWNER = "gridhand"  # the owner of the commands that register nodes and end attempts
 _RETRY_S = 0.5
@@ -381,31 +381,6 @@ class Runner:
     def note_reader(self, key: Key, offsets: Mapping[str, int]) -> None:
         """Tell the node how far an attached client has read; {} if it is gone."""
         self._spawn(self._engine.note_reader(key, offsets))
-
-    async def read_log(
-        self, job: Job, stream: str, offset: int, limit: int
-    ) -> list[tuple[int, bytes | int]]:
-        """Return the output of a job from an offset on."""
-        path, user = self._log(job, stream)
-        return await self._engine.read_log(path, offset, limit, **user)
-
-    async def log_size(self, job: Job, stream: str) -> int:
-        path, user = self._log(job, stream)
-        return await self._engine.log_size(path, **user)
-
-    def _log(self, job: Job, stream: str) -> tuple[str, dict[str, UnixUser]]:
-        """Return where a stream goes, and the user with whose rights to read it, if not ours.
-
-        A file that the user named may be a link to any other by now.
-        """
-        path = log_path(job, self._home.job(job.id), stream)
-        if getattr(job.work, stream) is None:
-            return path, {}
-        try:
-            user = self._users.find(job.work.owner)
-        except UnknownUser:
-            return os.devnull, {}
-        return path, {} if user is None else {"user": user}
 
     def facts(self) -> Mapping[str, Any]:
         return self._engine.facts()

@@ -14,7 +14,9 @@ _FRESH_S = 10.0  # for which the members of the administrators' group are not lo
 class JobUsers:
     """The users of one controller: its own, or all of the machine if it is `shared`."""
 
-    def __init__(self, *, shared: bool = False, admin_group: Callable[[], str | None]) -> None:
+    def __init__(
+        self, *, shared: bool = False, admin_group: Callable[[], str | None] = lambda: None
+    ) -> None:
         """`admin_group` returns the group whose members are administrators, if there is one."""
         self.shared = shared
         self._admin_group = admin_group

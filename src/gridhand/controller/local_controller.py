@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gridhand.controller.controller import Controller
+from gridhand.controller.job_users import JobUsers
 from gridhand.controller.machine_name import machine_name
 from gridhand.controller.settings import Settings
 from gridhand.engines.virtual_nodes import engine_of, read_virtual_nodes, write_virtual_nodes
@@ -57,7 +58,7 @@ def local_controller(home: Home, start: StartOptions) -> Controller:
         settings=settings,
         belongs_to=known,
         machine=machine,
-        shared=start.system,
+        users=JobUsers(shared=start.system, admin_group=lambda: settings.admin_group),
         taken=remember,
     )
 

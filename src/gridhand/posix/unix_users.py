@@ -14,6 +14,7 @@ import re
 from typing import NamedTuple
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}", re.ASCII)
+_NO_GROUP = 65534  # of `nobody`
 _NUMBERED = re.compile(r"uid-(0|[1-9][0-9]{0,9})", re.ASCII)
 
 
@@ -47,7 +48,7 @@ def find_user(owner: str) -> UnixUser:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        return UnixUser(uid, uid, (uid,))  # without an entry there is no group to be found
+        return UnixUser(uid, _NO_GROUP, ())  # any other group might have rights of its own
     return UnixUser(uid, entry.pw_gid, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)))
 
 

@@ -185,10 +185,10 @@ def job_routes(controller: Controller) -> APIRouter:
         if stream not in ("stdout", "stderr"):
             raise InvalidInput("stream", stream, "stdout or stderr")
         view = await find_own(id, request)
-        size = await controller.runner.log_size(view.job, stream)
+        size = await controller.logs.size(view.job, stream)
         if tail is not None:
             offset = max(0, size - tail)
-        pieces = await controller.runner.read_log(view.job, stream, offset, limit)
+        pieces = await controller.logs.read(view.job, stream, offset, limit)
         text, end = join_log(pieces, offset)
         facts = {"Size": size, "Offset": offset, "End": end}
         headers = {f"X-Gridhand-{name}": str(value) for name, value in facts.items()}
