@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from machine_users import Refused, machine
+from gridhand.posix import procfs
+from gridhand.posix.locks import read_holder
+from machine_users import Refused, machine, made_user
 from until import until
 
 # Sends a request as whoever runs it; the answer has the status and the body.
@@ -229,6 +231,27 @@ with Grid() as grid:
     ann.run("release", "mine")
 
 
+def test_nothing_is_left_of_a_users_job_when_the_starter_is_killed(served, ann):
+    job = submit(ann, ["sh", "-c", "setsid -f sleep 4711; exec sleep 4711"], time_limit_s=600)
+    pids = until(lambda: len(found := _pids_of(ann.uid, b"4711")) == 2 and found)
+    os.kill(read_holder(f"{served.home}/starter/n/lock").pid, signal.SIGKILL)
+    assert ended(ann, job)["state"] == "lost"
+    until(lambda: not any(procfs.is_alive(pid) for pid in pids))
+    assert ann.run("run", "--", "id", "-u") == f"{ann.uid}\n"
+
+
+def test_the_jobs_of_a_user_who_is_removed_do_not_run_as_anybody(served):
+    with made_user("d") as name:
+        gone = served.add_user(name)
+        gone.python(ASK)
+        first = submit(gone, ["sleep", "1000"])
+        second = submit(gone, ["id"], after=[{"id": first, "condition": "afterany"}])
+        until(lambda: ask(gone, "GET", f"/jobs/{first}")[1]["phase"] == "running")
+    served.grid("cancel", first)
+    until(lambda: "there is no user" in served.grid("show", second))
+    assert "failed" in served.grid("show", second)
+
+
 def test_doctor_says_which_controller_is_used(ann):
     assert "for all users of this machine" in ann.run("doctor")
 
@@ -272,7 +295,7 @@ class Victim:
         self.home = served.home
         until(lambda: output(ann, self.job) == "hush-output\n")
         ended(ann, self.failed)
-        self.pid = _pid_of(ann.uid, b"hush-command")
+        [self.pid] = _pids_of(ann.uid, b"hush-command")
 
 
 @pytest.fixture(scope="module")
@@ -280,15 +303,17 @@ def victim(served, ann):
     return Victim(served, ann)
 
 
-def _pid_of(uid, word):
+def _pids_of(uid, word):
+    """Return the processes of a user that have a word in their command."""
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 if entry.stat().st_uid == uid and word in (entry / "cmdline").read_bytes():
-                    return int(entry.name)
+                    found.append(int(entry.name))
             except OSError:
                 continue
-    raise AssertionError(word)
+    return found
 
 
 #    what is tried                        method, path, body, named owner                 refusal
@@ -383,6 +408,15 @@ def test_nothing_that_can_be_read_tells_another_users_secrets(ann, bob, victim):
         status, reply = ask(bob, "GET", path)
         assert status == 200, (path, reply)
         assert not [secret for secret in SECRETS if secret in json.dumps(reply)], path
+    for words in (
+        ("jobs", "-a"),
+        ("show", victim.job),
+        ("why", victim.job),
+        ("status",),
+        ("list",),
+    ):
+        shown = bob.run(*words)
+        assert not [secret for secret in SECRETS if secret in shown], words
     [job] = [one for one in ask(bob, "GET", "/jobs")[1]["jobs"] if one["id"] == victim.job]
     assert (job["name"], job["owner"], job["request"]) == ("train", ann.name, {"cpu": 1})
     own = ask(ann, "GET", f"/jobs/{victim.job}")[1]

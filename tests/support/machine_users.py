@@ -109,11 +109,18 @@ class MachineUser:
 class Machine:
     """A machine-wide controller in folders of the test, and its users."""
 
-    def __init__(self, folder, users, root_env):
-        self.folder, self.users, self.env = folder, users, root_env
+    def __init__(self, folder, python, user_env, root_env):
+        self.folder, self.env = folder, root_env
+        self.users = []
+        self._python, self._user_env = python, user_env
         self.home = Path(root_env["GRIDHAND_HOME"])
         self.log = open(folder / "log", "ab")  # noqa: SIM115 - until `close`
         self.process = None
+
+    def add_user(self, name):
+        user = MachineUser(name, self.folder / name, self._user_env, self._python)
+        self.users.append(user)
+        return user
 
     def serve(self, *words):
         """Start the controller, and return when it answers."""
@@ -168,32 +175,31 @@ def machine(letters="ab", config=""):
     folder.chmod(0o755)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        names = [stack.enter_context(_user(letter)) for letter in letters]
+        names = [stack.enter_context(made_user(letter)) for letter in letters]
         env = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "GRIDHAND_MACHINE_SOCKET": str(folder / "run" / "socket"),
         }
         python, path = _shared_python(names[0])
-        users = [
-            MachineUser(name, folder / name, {**env, "PYTHONPATH": path}, python) for name in names
-        ]
         root_env = {**os.environ, **env, "GRIDHAND_HOME": str(folder / "home")}
         root_env.pop("GRIDHAND_ADDRESS", None)
         if config:
             (folder / "config.yaml").write_text(config.format(*names))
             root_env["GRIDHAND_CONFIG"] = str(folder / "config.yaml")
-        made = Machine(folder, users, root_env)
+        made = Machine(folder, python, {**env, "PYTHONPATH": path}, root_env)
+        for name in names:
+            made.add_user(name)
         stack.callback(made.close)
         yield made
 
 
 @contextlib.contextmanager
-def _user(letter):
+def made_user(letter):
     """A user of a name that no other process makes; what killed ones left is removed."""
     for entry in pwd.getpwall():
         left = _LEFT.fullmatch(entry.pw_name)
         if left and not os.path.exists(f"/proc/{left[1]}"):
-            subprocess.run(["userdel", entry.pw_name], check=False, capture_output=True)
+            subprocess.run(["userdel", "--force", entry.pw_name], capture_output=True)
     name = f"{_PREFIX}{os.getpid()}{letter}"
     words = ["useradd", "--no-create-home", "--user-group", "--shell", "/bin/sh", name]
     # Another process may have locked the file of users.
@@ -201,7 +207,7 @@ def _user(letter):
     try:
         yield name
     finally:
-        remove = ["userdel", name]
+        remove = ["userdel", "--force", name]  # even if processes are left
         until(lambda: subprocess.run(remove, capture_output=True).returncode in (0, 6), 30, 0.2)
 
 
