@@ -180,7 +180,7 @@ def machine(letters="ab", config=""):
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "GRIDHAND_MACHINE_SOCKET": str(folder / "run" / "socket"),
         }
-        python, path = _shared_python(names[0])
+        python, path = _shared_python(names[0], folder / "lib")
         root_env = {**os.environ, **env, "GRIDHAND_HOME": str(folder / "home")}
         root_env.pop("GRIDHAND_ADDRESS", None)
         if config:
@@ -211,12 +211,15 @@ def made_user(letter):
         until(lambda: subprocess.run(remove, capture_output=True).returncode in (0, 6), 30, 0.2)
 
 
-def _shared_python(name):
-    """Return a Python that other users can run, and the path on which it finds our modules."""
+def _shared_python(name, folder):
+    """Return a Python that other users can run, and the path on which it finds our modules.
+
+    These are copied: the folder that they are in may be closed to others.
+    """
     entry = pwd.getpwnam(name)
-    source = str(Path(gridhand.__file__).parents[1])
-    packages = [source, *(one for one in sys.path if one.endswith("site-packages"))]
-    path = ":".join(packages)
+    shutil.copytree(Path(gridhand.__file__).parent, folder / "gridhand", ignore=_compiled)
+    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+    path = ":".join([str(folder), *(one for one in sys.path if one.endswith("site-packages"))])
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     for python in (sys.executable, shutil.which(version, path="/usr/local/bin:/usr/bin")):
         if python is None:
@@ -234,3 +237,6 @@ def _shared_python(name):
             if done.returncode == 0:
                 return python, path
     pytest.skip("other users can run no Python that has our modules")
+
+
+_compiled = shutil.ignore_patterns("__pycache__")
