@@ -301,7 +301,7 @@ def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypa
 
 def test_one_of_the_machine_that_is_gone_does_not_count(fake_serve, monkeypatch):
     monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{fake_serve}/machine")
-    monkeypatch.setattr(controller_finder, "_RESTART_S", 0.1)
+    monkeypatch.setattr(controller_finder, "_MACHINE_S", 0.1)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{fake_serve}/machine")
     with connect() as client:
@@ -311,7 +311,7 @@ def test_one_of_the_machine_that_is_gone_does_not_count(fake_serve, monkeypatch)
 def test_one_of_the_machine_that_is_being_restarted_is_waited_for(fake_serve, monkeypatch):
     path = f"{fake_serve}/machine"
     monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", path)
-    monkeypatch.setattr(controller_finder, "_RESTART_S", 60)
+    monkeypatch.setattr(controller_finder, "_MACHINE_S", 60)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(path)
     found = []

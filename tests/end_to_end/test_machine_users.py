@@ -266,6 +266,9 @@ def test_jobs_go_on_when_the_controller_is_replaced(served, ann):
     until(lambda: ask(ann, "GET", f"/jobs/{job}")[1]["phase"] == "running")
     served.end(signal.SIGKILL)
     served.serve()
+    served.end(signal.SIGTERM)  # as systemd does for a restart: users wait for the next one
+    assert os.path.exists(served.env["GRIDHAND_MACHINE_SOCKET"])
+    served.serve()
     (ann.folder / "go").touch()
     assert ended(ann, job)["state"] == "succeeded"
     assert out.read_text() == f"{ann.uid}\n"

@@ -158,6 +158,8 @@ class Machine:
         if self.process is not None and self.process.poll() is None:
             self.grid("stop", "--kill-jobs")
             self.process.wait(60)
+            assert not self._answers()
+            assert not os.path.exists(self.env["GRIDHAND_MACHINE_SOCKET"])
         self.log.close()
 
 

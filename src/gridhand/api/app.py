@@ -22,7 +22,7 @@ from gridhand.controller.controller import Controller
 from gridhand.core.operations import GetStatus
 
 PROTOCOL = 1
-_IT, _CONTROLLER = "it", "the controller"
+_IT, _CONTROLLER = "this machine", "the controller of"
 
 
 class StopBody(BaseModel):

@@ -60,7 +60,7 @@ async def _serve(home: Home, start: StartOptions, ready_fd: int | None) -> int:
         raise
     try:
         server = _server(controller)
-        with server.listening_at(home), _stopped_by_signals(controller):
+        with server.listening_at(home), _stopped_by_signals(controller, server):
             serving = asyncio.create_task(server.serve([server.file.listening]))
             serving.add_done_callback(lambda _: controller.begin_stopping())
             _log.info("controller %d serves %s", os.getpid(), home.socket)
@@ -97,6 +97,7 @@ class _Server(uvicorn.Server):
     """A server that leaves the signals to us, and can listen anew."""
 
     file: SocketFile
+    returns = False  # whether another controller is about to take over the socket
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -112,7 +113,7 @@ class _Server(uvicorn.Server):
         try:
             yield
         finally:
-            self.file.close()
+            self.file.close(keep_file=self.returns)
 
     async def listen_again(self, home: Home) -> None:
         """Replace a socket that was removed; connections that exist stay."""
@@ -174,15 +175,18 @@ def _server(controller: Controller) -> _Server:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(controller: Controller) -> Iterator[None]:
+def _stopped_by_signals(controller: Controller, server: _Server) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
-    def stop(name: str) -> None:
-        _log.info("stopped by %s", name)
+    def stop(signum: signal.Signals) -> None:
+        _log.info("stopped by %s", signum.name)
+        # systemd restarts the service, or removes the folder of the socket. Meanwhile users must
+        # not take the controller of the machine for gone, and start controllers of their own.
+        server.returns = controller.users.shared and signum is signal.SIGTERM
         controller.begin_stopping()
 
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop, signum.name)
+        loop.add_signal_handler(signum, stop, signum)
     try:
         yield
     finally:

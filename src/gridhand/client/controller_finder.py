@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 _PAUSE_S = 0.02
 _RESTART_S = 3.0  # for a controller that was there a moment ago to come back by itself
+_MACHINE_S = 10.0  # for the controller of the machine, which others restart
 _STARTING_S = 90.0
 _STOPPING_S = 30.0
 
@@ -73,7 +74,7 @@ def _elsewhere(address: Address) -> Client:
 
 def _machine() -> Client | None:
     address = Address(machine_socket())
-    deadline = time.monotonic() + _RESTART_S
+    deadline = time.monotonic() + _MACHINE_S
     with Client(address) as client:
         while client.probe() is None:
             if time.monotonic() > deadline:  # the socket of a controller that is gone

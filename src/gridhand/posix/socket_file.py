@@ -46,10 +46,13 @@ class SocketFile:
         except OSError:
             return False
 
-    def close(self) -> None:
-        """Stop listening, and remove the file unless another one is there now."""
+    def close(self, *, keep_file: bool = False) -> None:
+        """Stop listening, and remove the file unless another one is there now.
+
+        With `keep_file` it stays: clients who find it wait for the next process to listen there.
+        """
         with contextlib.suppress(OSError):
-            if self.is_in_place():
+            if not keep_file and self.is_in_place():
                 os.unlink(self.path)
         self.listening.close()
 
