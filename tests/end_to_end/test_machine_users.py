@@ -574,25 +574,6 @@ def test_variables_of_a_user_never_reach_a_program_of_root(served, bob):
     assert {one.stat().st_uid for one in made} == {bob.uid}
 
 
-def test_a_process_cannot_pretend_to_belong_to_the_job_of_another(served, ann, bob):
-    """Bob's stray has the marks of ann's job, and ann's job must not be taken for alive by it."""
-    job = submit(ann, ["sh", "-c", "echo $GRIDHAND_STARTER; until [ -e end ]; do sleep 0.05; done"])
-    mark = until(lambda: output(ann, job).strip())
-    marks = f"GRIDHAND_JOB_ID={job} GRIDHAND_ATTEMPT=1 GRIDHAND_STARTER={mark}"
-    stray = (
-        f"env {marks} setsid -f sh -c 'echo out; until [ -e over ]; do sleep 0.05; done; echo done'"
-    )
-    forger = submit(
-        bob, ["sh", "-c", f"{stray}; until [ -e over ]; do sleep 0.05; done; sleep 0.2"]
-    )
-    until(lambda: "out" in output(bob, forger))
-    (ann.folder / "end").touch()
-    assert ended(ann, job)["state"] == "succeeded"
-    (bob.folder / "over").touch()
-    ended(bob, forger)
-    assert "done" in output(bob, forger)  # it was not killed with ann's job
-
-
 def test_a_user_cannot_take_all_connections(served, bob):
     opened = bob.python(
         """
