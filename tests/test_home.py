@@ -265,3 +265,46 @@ def test_nobody_is_told_to_close_a_folder_that_others_need(tmp_path):
     with pytest.raises(GridError) as caught:
         Home(str(tmp_path)).make()
     assert f"chmod 700 {tmp_path}" in caught.value.hint
+
+
+# ---- the home of a machine-wide controller
+
+
+@pytest.fixture
+def machine_wide(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRIDHAND_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", str(tmp_path / "run" / "socket"))
+    return Home.machine_wide()
+
+
+def test_all_but_the_socket_of_a_machine_wide_controller_is_closed(machine_wide, tmp_path):
+    assert machine_wide.socket == str(tmp_path / "run" / "socket")
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
+    Home.machine_wide()
+
+
+def test_a_socket_where_others_could_replace_it_is_refused(machine_wide, tmp_path):
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(GridError, match="open to other users"):
+        Home.machine_wide()
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").symlink_to(tmp_path)
+    with pytest.raises(GridError, match="a link"):
+        Home.machine_wide()
+
+
+def test_a_controller_of_one_user_does_not_take_the_jobs_of_all_users(machine_wide):
+    with pytest.raises(GridError, match="for all users") as refused:
+        Home.find()
+    assert "--system" in refused.value.hint
+
+
+def test_a_machine_wide_controller_does_not_take_the_home_of_one_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRIDHAND_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", str(tmp_path / "run" / "socket"))
+    home = Home.find()
+    Path(home.store).touch()
+    with pytest.raises(GridError, match="of one user"):
+        Home.machine_wide()
+    assert not (tmp_path / "run").exists()

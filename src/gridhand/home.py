@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 OWN_FOLDER = "Set GRIDHAND_HOME to a folder of your own."
 MACHINE_SOCKET = "/run/gridhand/socket"  # of a controller for all users of the machine
+MACHINE_HOME = "/var/lib/gridhand"
+_MACHINE_MARK = "machine-wide"  # a file in the home of such a controller
 LONGEST_SOCKET = 100  # bytes of a path; the system allows 107
 _SHARED = "/tmp"
 _OUR_FILES = frozenset({"grid.db", "controller.log", "start.lock"})
@@ -35,13 +37,30 @@ def find_config_file() -> str | None:
     return os.path.abspath(CONFIG_FILE) if os.path.isfile(CONFIG_FILE) else None
 
 
+def machine_socket() -> str:
+    """Return where a controller for all users listens; the variable is for tests of it."""
+    return os.environ.get("GRIDHAND_MACHINE_SOCKET") or MACHINE_SOCKET
+
+
 class Home:
-    """The paths of one controller. Making the object does not touch the disk."""
+    """The paths of one controller. Making the object does not touch the disk.
 
-    __slots__ = ("folder",)
+    A home with a `public_socket` is that of a machine-wide controller, to which every user may
+    connect. Everything else in it is closed to all but root.
+    """
 
-    def __init__(self, folder: str) -> None:
+    __slots__ = ("folder", "public_socket")
+
+    def __init__(self, folder: str, public_socket: str | None = None) -> None:
         self.folder = os.path.abspath(folder)
+        self.public_socket = public_socket
+
+    @classmethod
+    def machine_wide(cls) -> Home:
+        """Return the home of the controller for all users of this machine; create and check it."""
+        home = cls(os.environ.get("GRIDHAND_HOME") or MACHINE_HOME, machine_socket())
+        home.make()
+        return home
 
     @classmethod
     def find(cls, *, make: bool = True) -> Home:
@@ -56,8 +75,26 @@ class Home:
         _make_private(self.folder)
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise _unusable(f"{self.folder} cannot be written", close_hint(self.folder))
-        if self._is_long():
+        self._check_kind()
+        if self.public_socket is not None:
+            _make_public(os.path.dirname(self.public_socket))
+        elif self._is_long():
             self._link_socket()
+
+    def _check_kind(self) -> None:
+        """Raise `GridError` if the home is of the other kind; mark that of a machine's controller.
+
+        A controller of root's own would run the queued jobs of all users as root.
+        """
+        mark = self._in(_MACHINE_MARK)
+        if self.public_socket is None:
+            if os.path.exists(mark):
+                what = f"{self.folder} belongs to the controller for all users of this machine"
+                raise _unusable(what, "Start that with `grid serve --system`.")
+        elif not os.path.exists(mark):
+            if any(os.path.exists(self._in(name)) for name in _OUR_FILES):
+                raise _unusable(f"{self.folder} belongs to a controller of one user")
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def exists(self) -> bool:
         return os.path.isdir(self.folder)
@@ -70,6 +107,8 @@ class Home:
         a link to it: the other place depends on the environment, which may differ between the
         process that made the socket and those that look for it.
         """
+        if self.public_socket is not None:
+            return self.public_socket
         if not self._is_long():
             return self._own_socket
         try:
@@ -204,6 +243,17 @@ def _from_environment() -> str:
     if not os.path.isabs(state):  # the XDG specification ignores relative paths
         state = os.path.expanduser("~/.local/state")
     return os.path.join(state, "gridhand")
+
+
+def _make_public(folder: str) -> None:
+    """Create a folder that all may enter if needed; raise `GridError` if others can change it."""
+    from gridhand.posix.shared_parents import UnsafeFolder, open_own_folder
+
+    try:
+        os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
+        os.close(open_own_folder(folder, 0o755))
+    except (OSError, UnsafeFolder) as error:
+        raise _unusable(f"no socket for all users can be made: {error}") from error
 
 
 def _make_private(folder: str) -> None:

@@ -9,6 +9,7 @@ from gridhand.agent.jobs.running_attempt import AttemptNote
 from gridhand.agent.jobs.start_order import StartOrder, decode_orders
 from gridhand.agent.messages import AttemptReport, EndReport
 from gridhand.agent.starter.message_fields import Malformed, StarterOrder
+from gridhand.posix.unix_users import UnixUser
 
 # As version 0.1 has them on the wire. A controller, an agent and a starter of different versions
 # may run together, so these names stay readable.
@@ -50,6 +51,39 @@ def test_a_starter_order_goes_over_the_wire_and_back():
     bare = order._replace(note=None)
     assert "note" not in json.loads(bare.encode())
     assert StarterOrder.decode(json.loads(bare.encode())) == bare
+
+
+def test_the_user_of_an_order_goes_over_the_wire_and_back():
+    order = StartOrder.decode(through_json(START | {"user": [1000, 1001, [1001, 27]]}))
+    assert order.user == UnixUser(1000, 1001, (1001, 27))
+    assert StartOrder.decode(through_json(order.encode())) == order
+    user = {"uid": 1000, "gid": 1001, "groups": [27], "own_files": {"stdout": "empty"}}
+    order = StarterOrder.decode(through_json(STARTER | {"user": user}))
+    assert order.user == user
+    assert StarterOrder.decode(json.loads(order.encode())) == order
+
+
+USER = {"uid": 1000, "gid": 1000, "groups": [], "own_files": {}}
+WRONG_USERS = {
+    "a name":                 "ann",
+    "nothing in it":          {},
+    "no groups":              {"uid": 1000, "gid": 1000, "own_files": {}},
+    "more than there is":     {**USER, "shell": "/bin/sh"},
+    "a uid that is a text":   {**USER, "uid": "0"},
+    "a uid that is false":    {**USER, "uid": False},
+    "the uid of no change":   {**USER, "uid": 2**32 - 1},
+    "a negative gid":         {**USER, "gid": -1},
+    "a group by name":        {**USER, "groups": ["wheel"]},
+    "groups in a text":       {**USER, "groups": "27"},
+    "a file for the input":   {**USER, "own_files": {"stdin": "empty"}},
+    "another way to open it": {**USER, "own_files": {"stdout": "root"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("user", WRONG_USERS.values(), ids=WRONG_USERS)
+def test_a_wrong_user_is_refused_and_never_taken_for_the_starters_own(user):
+    with pytest.raises(Malformed):
+        StarterOrder.decode(STARTER | {"user": user})
 
 
 def test_a_starter_takes_orders_of_a_newer_agent():
@@ -126,6 +160,12 @@ ORDERS = {
     "a wrong mode":           {"own_files": {"stdout": "overwrite"}},
     "a wrong stream":         {"own_files": {"stdin": "empty"}},
     "something unknown":      {"shell": True},
+    "a user by name":         {"user": "root"},
+    "a user without groups":  {"user": [1000, 1000]},
+    "a negative uid":         {"user": [-1, 1000, []]},
+    "the uid of no change":   {"user": [2**32 - 1, 1000, []]},
+    "a true gid":             {"user": [1000, True, []]},
+    "a group by name":        {"user": [1000, 1000, ["wheel"]]},
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def home(monkeypatch):
         if name.startswith(("GRIDHAND_", "FAKE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("GRIDHAND_HOME", folder)
-    monkeypatch.setattr("gridhand.client.controller_finder.MACHINE_SOCKET", f"{folder}/none")
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{folder}/none")
     yield Path(folder)
     for pid in started(Path(folder)):
         if b"fake_controller" in _command(pid):

@@ -291,7 +291,7 @@ def test_one_that_speaks_otherwise(home, monkeypatch):
 
 
 def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypatch):
-    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{home}/machine")
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{home}/machine")
     with (
         FakeController(f"{home}/machine", lambda asked: reply(OURS | {"pid": 42})),
         connect() as client,
@@ -300,11 +300,29 @@ def test_the_controller_of_the_machine_comes_before_the_users_own(home, monkeypa
 
 
 def test_one_of_the_machine_that_is_gone_does_not_count(fake_serve, monkeypatch):
-    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{fake_serve}/machine")
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{fake_serve}/machine")
+    monkeypatch.setattr(controller_finder, "_MACHINE_S", 0.1)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{fake_serve}/machine")
     with connect() as client:
         assert started(fake_serve) == [client.version()["pid"]]
+
+
+def test_one_of_the_machine_that_is_being_restarted_is_waited_for(fake_serve, monkeypatch):
+    path = f"{fake_serve}/machine"
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", path)
+    monkeypatch.setattr(controller_finder, "_MACHINE_S", 60)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(path)
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(connect()))
+    waiting.start()
+    with FakeController(f"{path}-new", lambda asked: reply(OURS | {"pid": 42})):
+        os.rename(f"{path}-new", path)
+        waiting.join(60)
+        with found[0] as client:
+            assert client.version()["pid"] == 42
+    assert started(fake_serve) == []
 
 
 def test_without_start_nothing_is_made(home):

@@ -30,7 +30,7 @@ def real(monkeypatch):
     """A home of its own for a real controller, and everything of it gone afterwards."""
     folder = tempfile.mkdtemp(prefix="gridhand-real-")
     monkeypatch.setenv("GRIDHAND_HOME", folder)
-    monkeypatch.setattr(controller_finder, "MACHINE_SOCKET", f"{folder}/none")
+    monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{folder}/none")
     monkeypatch.setattr(controller_finder, "_RESTART_S", 0.3)
     for name in ("GRIDHAND_ADDRESS", "GRIDHAND_JOB_ID"):
         monkeypatch.delenv(name, raising=False)

@@ -46,6 +46,7 @@ memory_granularity: 100MB
 respect_foreign_use: true
 retention: {jobs: 30d, logs: 7d, samples: 86400}
 http: {host: 127.0.0.1, port: 7070}
+admin_group: wheel
 """
 
 
@@ -94,6 +95,11 @@ def sharing(text):
 #   the file                                            the path                                    what is said
 WRONG = [
     ("nam: lab",                                        "nam",                                      "did you mean name?"),
+    ("admin_group: ''",                                 "admin_group",                              "the name of a unix group"),
+    ("admin_group: 50",                                 "admin_group",                              "the name of a unix group"),
+    ("admin_group: [a]",                                "admin_group",                              "the name of a unix group"),
+    ("admin_group: 'a b'",                              "admin_group",                              "the name of a unix group"),
+    ("admin_groups: wheel",                             "admin_groups",                             "did you mean admin_group?"),
     ("name: ''",                                        "name",                                     "not empty"),
     ("name: 5",                                         "name",                                     "a text"),
     ("name: null",                                      "name",                                     "a text"),

@@ -2,10 +2,17 @@
 
 import os
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from gridhand.posix.shared_parents import OpenFolder, UnsafeFolder, open_own_folder
+from gridhand.posix.shared_parents import (
+    OpenFolder,
+    UnsafeFolder,
+    check_root_only,
+    open_own_folder,
+)
 from other_user import OTHER, needs_root
 
 
@@ -70,3 +77,45 @@ def test_a_parent_of_another_user_is_refused(shared):
     os.chown(shared, OTHER, OTHER)
     with pytest.raises(UnsafeFolder, match=f"another user .uid {OTHER}"):
         open_own_folder(str(shared / "ours"))
+
+
+# ---- code that root runs
+
+
+@pytest.fixture
+def code():
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # in /tmp, where others may write, but not replace
+        path = Path(folder, "lib", "code")
+        path.mkdir(parents=True)
+        yield path
+
+
+@needs_root
+def test_a_path_that_only_root_can_change(code):
+    check_root_only(str(code))
+    (code / "link").symlink_to("../code")
+    check_root_only(str(code / "link"))
+
+
+@needs_root
+@pytest.mark.parametrize("name", [".", "..", "link"])
+def test_a_path_that_others_can_change_anywhere_is_refused(code, name):
+    elsewhere = code.parent / "elsewhere"
+    elsewhere.mkdir()
+    (code / "link").symlink_to(elsewhere)
+    changed = elsewhere if name == "link" else code / name
+    for change in (lambda: os.chown(changed, OTHER, 0), lambda: changed.chmod(0o777)):
+        os.chown(changed, 0, 0)
+        change()
+        with pytest.raises(UnsafeFolder):
+            check_root_only(str(code / "link" if name == "link" else code))
+
+
+@needs_root
+def test_a_circle_of_links_is_refused(code):
+    (code / "a").symlink_to("b")
+    (code / "b").symlink_to("a")
+    with pytest.raises(UnsafeFolder, match="links"):
+        check_root_only(str(code / "a"))

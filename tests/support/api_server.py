@@ -59,7 +59,7 @@ class Server:
         await self.controller.open()
         try:
             server = http_server._server(self.controller)
-            with server.listening_at(self.home.socket):
+            with server.listening_at(self.home):
                 task = asyncio.create_task(server.serve([server.file.listening]))
                 self._ready.set()
                 await self.controller.stopping.wait()

@@ -112,7 +112,7 @@ class Running:
             raise
         try:
             server = http_server._server(self.controller)
-            with server.listening_at(self.home.socket):
+            with server.listening_at(self.home):
                 task = asyncio.create_task(server.serve([server.file.listening]))
                 self._started.set()  # it listens, so whoever connects will be answered
                 await self.controller.stopping.wait()

@@ -41,7 +41,7 @@ class OtherProcess:
 
 # The other user may not be able to read our Python, so modules are imported before.
 _CHANGE = f"""
-import fcntl, os, select, socket, sys, time
+import fcntl, os, resource, select, socket, sys, time
 os.setgroups([])
 os.setresgid({OTHER}, {OTHER}, {OTHER})
 os.setresuid({OTHER}, {OTHER}, {OTHER})

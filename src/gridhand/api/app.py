@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gridhand import __version__
 from gridhand.api import problems
-from gridhand.api.auth import is_admin
+from gridhand.api.auth import check_admin, check_may_see_all, set_users
 from gridhand.api.http import JSONResponse, LimitBodies, api_router
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.routes.calls import call_routes
@@ -20,10 +20,10 @@ from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.sessions import session_routes
 from gridhand.api.schemas.ledger import Strict
 from gridhand.controller.controller import Controller
-from gridhand.core.errors import NotYours
 from gridhand.core.operations import GetStatus
 
 PROTOCOL = 1
+_IT, _CONTROLLER = "this machine", "the controller of"
 
 
 class StopBody(Strict):
@@ -43,6 +43,7 @@ def make_app(controller: Controller) -> FastAPI:
         default_response_class=JSONResponse,
     )
     problems.install(app)
+    set_users(app, controller.users)
     app.add_middleware(LimitBodies)
     for routes in (_controller_routes, job_routes, call_routes, ledger_routes, session_routes):
         # `include_router` would analyse every route again, which takes a third of the start.
@@ -61,6 +62,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
             "protocol": PROTOCOL,
             "pid": os.getpid(),
             "home": controller.home.folder,
+            "shared": controller.users.shared,
             "started_at": when(round(controller.started * 1000)),
             "idle": await controller.idle(),
         }
@@ -95,22 +97,21 @@ def _controller_routes(controller: Controller) -> APIRouter:
 
     @router.post("/stop")
     async def stop(body: StopBody, request: Request) -> dict[str, Any]:
-        if not is_admin(request):
-            raise NotYours("it", "the caller", "the controller")
+        check_admin(request, _IT, _CONTROLLER)
         counts = await controller.counts()
         await controller.stop(body.jobs)
         return {"pid": os.getpid(), "jobs": counts}
 
     @router.get("/config")
-    async def show_config() -> dict[str, Any]:
+    async def show_config(request: Request) -> dict[str, Any]:
         """Return every setting with its source."""
+        check_may_see_all(request, "configuration")
         return controller.settings.facts()
 
     @router.post("/config/reload")
     async def reload_config(request: Request) -> dict[str, Any]:
         """Read the configuration file again."""
-        if not is_admin(request):
-            raise NotYours("it", "the caller", "the controller")
+        check_admin(request, _IT, _CONTROLLER)
         reloaded = await controller.settings.reload(controller.ask)
         controller.runner.plan_again()
         return reloaded
@@ -118,8 +119,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
     @router.post("/repair")
     async def repair(request: Request) -> dict[str, Any]:
         """Write the store anew if its file was removed."""
-        if not is_admin(request):
-            raise NotYours("it", "the caller", "the controller")
+        check_admin(request, _IT, _CONTROLLER)
         return {"repaired": await controller.repair_store()}
 
     return router

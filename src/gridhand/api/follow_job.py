@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
-from gridhand.api.json_views import job_json
+from gridhand.api.json_views import hide_private, job_json
 from gridhand.controller.controller import Controller
 from gridhand.controller.job_feed import Listening
 from gridhand.controller.start_orders import log_path
@@ -38,6 +38,7 @@ class FollowRequest(NamedTuple):
     output: bool = True
     stdout: int = 0
     stderr: int = 0
+    whole: bool = True  # whether the client may see all of the job
 
 
 class Follower:
@@ -76,7 +77,7 @@ class Follower:
                 async for frame in self._output(view):
                     yield frame
                 if not view.job.open:
-                    yield self._frame({"event": "end", "job": job_json(view, controller.home)})
+                    yield self._frame({"event": "end", "job": self._shown(view)})
                     return
                 if controller.stopping.is_set():
                     return  # the client goes on with the next controller
@@ -137,11 +138,15 @@ class Follower:
         return True
 
     def _changed_job(self, view: JobView) -> bytes | None:
-        job = job_json(view, self._controller.home)
+        job = self._shown(view)
         if job == self._sent or not view.job.open:
             return None
         self._sent = job
         return self._frame({"event": "job", "job": job})
+
+    def _shown(self, view: JobView) -> dict[str, Any]:
+        job = job_json(view, self._controller.home)
+        return job if self._request.whole else hide_private(job)
 
     async def _output(self, view: JobView) -> AsyncIterator[bytes]:
         if not self._request.output or not view.job.attempts:
@@ -151,15 +156,15 @@ class Follower:
         paths = {name: log_path(view.job, folder, name) for name in self._offsets}
         if paths["stderr"] == paths["stdout"]:
             del paths["stderr"]
-        for name, path in paths.items():
-            async for frame in self._read(name, path):
+        for name in paths:
+            async for frame in self._read(name, view):
                 self._pause_s = _SOON_S
                 yield frame
 
-    async def _read(self, name: StreamName, path: str) -> AsyncIterator[bytes]:
+    async def _read(self, name: StreamName, view: JobView) -> AsyncIterator[bytes]:
         while True:
             offset = self._offsets[name]
-            pieces = await self._controller.runner.read_log(path, offset, _CHUNK)
+            pieces = await self._controller.logs.read(view.job, name, offset, _CHUNK)
             for frame in self._frames_of(name, pieces):
                 yield frame
             self._note_reader(self._view)

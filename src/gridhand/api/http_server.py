@@ -60,7 +60,7 @@ async def _serve(home: Home, start: StartOptions, ready_fd: int | None) -> int:
         raise
     try:
         server = _server(controller)
-        with server.listening_at(home.socket), _stopped_by_signals(controller):
+        with server.listening_at(home), _stopped_by_signals(controller, server):
             serving = asyncio.create_task(server.serve([server.file.listening]))
             serving.add_done_callback(lambda _: controller.begin_stopping())
             _log.info("controller %d serves %s", os.getpid(), home.socket)
@@ -87,7 +87,7 @@ async def _check_files(home: Home, controller: Controller, server: _Server) -> N
         rotate_log(home.log)
         with contextlib.suppress(GridError, OSError):  # something is in the way; try again later
             home.make()  # a link to the socket may have been removed, too
-            await server.listen_again(home.socket)
+            await server.listen_again(home)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CHECK_S):
                 await controller.stopping.wait()
@@ -97,30 +97,31 @@ class _Server(uvicorn.Server):
     """A server that leaves the signals to us, and can listen anew."""
 
     file: SocketFile
+    returns = False  # whether another controller is about to take over the socket
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     @contextlib.contextmanager
-    def listening_at(self, path: str) -> Iterator[None]:
-        """Listen at this path, in place of a socket that an earlier controller left.
+    def listening_at(self, home: Home) -> Iterator[None]:
+        """Listen at the home's socket, in place of one that an earlier controller left.
 
         We own the store by now, so no other controller is behind it.
         """
-        self.file = SocketFile(path)
+        self.file = _socket_file(home)
         try:
             yield
         finally:
-            self.file.close()
+            self.file.close(keep_file=self.returns)
 
-    async def listen_again(self, path: str) -> None:
+    async def listen_again(self, home: Home) -> None:
         """Replace a socket that was removed; connections that exist stay."""
-        if not self.started or (path == self.file.path and self.file.is_in_place()):
+        if not self.started or (home.socket == self.file.path and self.file.is_in_place()):
             return
         removed = self.file
-        self.file = SocketFile(path)
-        _log.warning("%s was removed, and is back", path)
+        self.file = _socket_file(home)
+        _log.warning("%s was removed, and is back", self.file.path)
         accepting = await asyncio.get_running_loop().create_server(
             self._protocol, sock=self.file.listening
         )
@@ -130,6 +131,10 @@ class _Server(uvicorn.Server):
 
     def _protocol(self) -> PeerProtocol:
         return PeerProtocol(self.config, self.server_state, self.lifespan.state)
+
+
+def _socket_file(home: Home) -> SocketFile:
+    return SocketFile(home.socket, 0o600 if home.public_socket is None else 0o666)
 
 
 @contextlib.contextmanager
@@ -170,15 +175,18 @@ def _server(controller: Controller) -> _Server:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(controller: Controller) -> Iterator[None]:
+def _stopped_by_signals(controller: Controller, server: _Server) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
-    def stop(name: str) -> None:
-        _log.info("stopped by %s", name)
+    def stop(signum: signal.Signals) -> None:
+        _log.info("stopped by %s", signum.name)
+        # systemd restarts the service, or removes the folder of the socket. Meanwhile users must
+        # not take the controller of the machine for gone, and start controllers of their own.
+        server.returns = controller.users.shared and signum is signal.SIGTERM
         controller.begin_stopping()
 
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop, signum.name)
+        loop.add_signal_handler(signum, stop, signum)
     try:
         yield
     finally:

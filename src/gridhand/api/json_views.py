@@ -174,3 +174,20 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "message": attempt.message,
         "peak_memory_bytes": attempt.peak_bytes,
     }
+
+
+def hide_private(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job as other users see it: its name, owner, state, times and amounts.
+
+    Messages are hidden, too: they may quote paths and output.
+    """
+    attempts = [{**attempt, "message": ""} for attempt in job["attempts"]]
+    return {**job, **_HIDDEN, "attempts": attempts}
+
+
+_HIDDEN: Mapping[str, Any] = {
+    "command": [],
+    "folder": "",
+    "message": "",
+    "logs": {"stdout": "", "stderr": ""},
+}

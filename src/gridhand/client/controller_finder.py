@@ -16,7 +16,7 @@ from gridhand.client.client import Client
 from gridhand.client.errors import make_error, unavailable
 from gridhand.client.retry import PATIENCE_S, gone
 from gridhand.client.transport import Address
-from gridhand.home import MACHINE_SOCKET, Home
+from gridhand.home import Home, machine_socket
 from gridhand.posix import procfs
 from gridhand.posix.locks import try_lock
 from gridhand.posix.private_files import open_private_file
@@ -31,6 +31,7 @@ PROTOCOL = 1
 _PAUSE_S = 0.02
 REPORT_S = 1.0  # after which the user is told what is waited for
 _RESTART_S = 3.0  # for a controller that was there a moment ago to come back by itself
+_MACHINE_S = 10.0  # for the controller of the machine, which others restart
 _STARTING_S = 90.0
 _STOPPING_S = 30.0
 
@@ -43,8 +44,9 @@ def connect(address: str | None = None, *, start: bool = True) -> Client:
     another version. Without, any version will do: that is how an old one is stopped.
     """
     if given := address or os.environ.get("GRIDHAND_ADDRESS"):
-        return _elsewhere(Address.parse(given))
-    if os.access(MACHINE_SOCKET, os.W_OK) and (client := _machine()):
+        parsed = Address.parse(given)
+        return _elsewhere(parsed._replace(chosen=bool(parsed.path)))
+    if os.access(machine_socket(), os.W_OK) and (client := _machine()):
         return client
     return _own(Home.find(make=start), start)
 
@@ -54,13 +56,13 @@ def usual_address() -> Address:
     if given := os.environ.get("GRIDHAND_ADDRESS"):
         address = Address.parse(given)
         return address._replace(chosen=bool(address.path))
-    if os.access(MACHINE_SOCKET, os.W_OK):
-        return Address(MACHINE_SOCKET, chosen=True)
+    if os.access(machine_socket(), os.W_OK):
+        return Address(machine_socket())
     return Address(Home.find(make=False).socket)
 
 
 def _elsewhere(address: Address) -> Client:
-    client = Client(address._replace(chosen=bool(address.path)))
+    client = Client(address)
     client.revive = lambda start: _await(client, report=start)
     with _closed_on_failure(client):
         facts = client.probe()
@@ -72,10 +74,13 @@ def _elsewhere(address: Address) -> Client:
 
 
 def _machine() -> Client | None:
-    address = Address(MACHINE_SOCKET, chosen=True)
+    address = Address(machine_socket())
+    deadline = time.monotonic() + _MACHINE_S
     with Client(address) as client:
-        if client.probe() is None:  # the socket of a controller that is gone
-            return None
+        while client.probe() is None:
+            if time.monotonic() > deadline:  # the socket of a controller that is gone
+                return None
+            time.sleep(_PAUSE_S)
     return _elsewhere(address)
 
 

@@ -22,7 +22,7 @@ from gridhand.config.blocks import (
     SharingBlock,
 )
 from gridhand.config.config_errors import InvalidConfig, describe_errors
-from gridhand.config.fields import Block, Memory, StrategyText
+from gridhand.config.fields import Block, GroupText, Memory, StrategyText
 from gridhand.config.yaml_file import parse_yaml
 
 
@@ -51,6 +51,7 @@ class ClusterConfig(Block):
     memory_granularity: Memory | None = None
     respect_foreign_use: bool = False
     retention: RetentionBlock = RetentionBlock()
+    admin_group: GroupText | None = None  # of a machine-wide controller
     http: HttpBlock = HttpBlock()
 
     @model_validator(mode="after")

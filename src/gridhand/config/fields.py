@@ -5,6 +5,7 @@ Amounts keep the spelling of the file, so that what is written again reads the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -59,6 +60,13 @@ def _seconds(value: Any) -> Any:
         raise InvalidInput("seconds", value, _DURATION) from None
 
 
+def _group(value: Any) -> str:
+    """Check the name of a unix group; whether the machine has it is another question."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,99}", value):
+        return value
+    raise InvalidInput("group", value, "the name of a unix group")
+
+
 def _amount(name: str) -> BeforeValidator:
     return _checked(lambda value: read_amount(name, value))
 
@@ -77,5 +85,6 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Count = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 NodeText = Annotated[str, _checked(lambda value: check_node_name(value, "node"))]
+GroupText = Annotated[str, _checked(lambda value: _group(value))]
 LabelText = Annotated[str, _checked(lambda value: check_label(value, "label"))]
 StrategyText = Annotated[str, _checked(strategy_named)]

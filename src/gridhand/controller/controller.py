@@ -25,8 +25,10 @@ from gridhand.controller.declared_nodes import DeclaredNodes
 from gridhand.controller.environment_files import Environments, environments_in_use
 from gridhand.controller.foreign_use import ForeignUse
 from gridhand.controller.job_feed import Feed
+from gridhand.controller.job_logs import JobLogs
 from gridhand.controller.job_reader import JobFilter, JobReader
 from gridhand.controller.job_runner import Runner
+from gridhand.controller.job_users import JobUsers
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.embedded import Embedded
 from gridhand.controller.keeper.job_commands import ADMIN
@@ -91,12 +93,14 @@ class Controller(JobReader):
         settings: Settings | None = None,
         belongs_to: HomeStore | None = None,
         machine: str = "",
+        users: JobUsers | None = None,
         taken: Callable[[str], None] = lambda cluster_id: None,
     ) -> None:
         """`belongs_to` is the store that earlier controllers of the home have used.
 
-        `machine` is the name of this machine, if others share the store. `taken` is called with
-        the id of the ledger once the store is ours, before any node hears of it.
+        `machine` is the name of this machine, if others share the store. `users` are those who
+        may submit. `taken` is called with the id of the ledger once the store is ours, before any
+        node hears of it.
         """
         self.home = home
         self._belongs_to = belongs_to
@@ -110,8 +114,9 @@ class Controller(JobReader):
         self.neighbours = Neighbours(home.folder)
         self.attached = ConnectionCounts(self._clients_gone)
         self.settings = settings or Settings()
-        kept_ms = self.settings.kept_ms
-        self.callbook = CallRecorder(self.ask, self._in_background, kept_ms)
+        self.users = users or JobUsers()
+        self.logs = JobLogs(engine, home, self.users)
+        self.callbook = CallRecorder(self.ask, self._in_background, self.settings.kept_ms)
         self.nested_waits = NestedWaits(self.ask)
         self.liveness = LivenessWatcher(self.ask, lambda: self._keeper.clock.now(), store.shared)
         self.declared = DeclaredNodes(home.declared, self.ask, self.liveness.look_again)
@@ -146,6 +151,7 @@ class Controller(JobReader):
             self.declared.report,
             self.samples,
             ForeignUse(self.ask, self.settings.respects_foreign_use),
+            self.users,
         )
         try:
             self._taken(self._keeper.opening.cluster_id)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gridhand.controller.job_lines import JobLine, JobLines, view_alike
+from gridhand.controller.job_runner import Runner
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
@@ -57,6 +58,7 @@ class JobReader:
     """The reading side of a controller."""
 
     stopping: asyncio.Event
+    runner: Runner
     _dispatch: Dispatch
 
     def ask(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from gridhand.controller.environment_files import Environments
 from gridhand.controller.foreign_use import ForeignUse
+from gridhand.controller.job_users import JobUsers
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.node_samples import NodeSamples
 from gridhand.controller.placed_jobs import PlacedJob, attempts_elsewhere, placed_jobs
@@ -54,6 +55,7 @@ from gridhand.engines.base import (
     UsageEvent,
 )
 from gridhand.home import Home
+from gridhand.posix.unix_users import UnknownUser
 
 OWNER = "gridhand"  # the owner of the commands that register nodes and end attempts
 _RETRY_S = 0.5
@@ -83,11 +85,13 @@ class Runner:
         report_node: Callable[[Node], Awaitable[None]],
         samples: NodeSamples,
         foreign: ForeignUse,
+        users: JobUsers,
     ) -> None:
         """`failed` is called with a fault in this process, which only a restart mends.
 
         `tell` is called with jobs whose process has started: the ledger does not record that.
-        `report_node` is called with nodes that were found or found changed.
+        `report_node` is called with nodes that were found or found changed. `users` says as which
+        user a job runs.
         """
         self._ask = ask
         self._engine = engine
@@ -98,6 +102,7 @@ class Runner:
         self._tell = tell
         self._report_node = report_node
         self._samples, self._foreign = samples, foreign
+        self._users = users
         self._fences: dict[Key, AllocationId] = {}  # of attempts whose end is not durable
         self._strangers: set[Key] = set()  # attempts that the ledger has ended or does not know
         self._awaited: set[Key] = set()  # given up: the keeper waits until they have no process
@@ -253,7 +258,8 @@ class Runner:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             environment = self._environments.load(job.work.environment)
-        except (OSError, ValueError) as error:
+            user = self._users.find(job.work.owner)
+        except (OSError, ValueError, UnknownUser) as error:
             if isinstance(error, OSError) and error.errno in _SHORTAGES:
                 _log.warning("job %s is started later: %s", job.id, error)
                 asyncio.get_running_loop().call_later(
@@ -265,7 +271,7 @@ class Runner:
             self.ended([AttemptReport(job.id, attempt.number, held.id, end=end)])
             return None
         pin = held.node in self._nodes
-        return make_order(job, held, folder=folder, environment=environment, pin=pin)
+        return make_order(job, held, folder=folder, environment=environment, pin=pin, user=user)
 
     async def _stop(self, job: Job) -> None:
         attempt = job.attempt
@@ -384,12 +390,6 @@ class Runner:
     def note_reader(self, key: Key, offsets: Mapping[str, int]) -> None:
         """Tell the node how far an attached client has read; {} if it is gone."""
         self._spawn(self._engine.note_reader(key, offsets))
-
-    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
-        return await self._engine.read_log(path, offset, limit)
-
-    async def log_size(self, path: str) -> int:
-        return await self._engine.log_size(path)
 
     def facts(self) -> Mapping[str, Any]:
         return self._engine.facts()

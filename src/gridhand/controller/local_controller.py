@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gridhand.controller.controller import Controller
+from gridhand.controller.job_users import JobUsers
 from gridhand.controller.machine_name import machine_name
 from gridhand.controller.settings import Settings
 from gridhand.engines.virtual_nodes import engine_of, read_virtual_nodes, write_virtual_nodes
 from gridhand.home import Home
+from gridhand.posix.privileges import drop_groups
 from gridhand.store.base import Store
 from gridhand.store.home_store import (
     HomeStore,
@@ -29,11 +31,15 @@ class StartOptions:
     config: str | None = None  # the path of a configuration file
     new_cluster: bool = False
     virtual_nodes: Mapping[str, str] = field(default_factory=dict)  # amounts by name
+    system: bool = False  # for all users of the machine
 
 
 def local_controller(home: Home, start: StartOptions) -> Controller:
     """Return a controller that runs jobs on this machine, by default on the home's own store."""
     settings = Settings(start.config or home.config_file())
+    if start.system:
+        settings.check_admin_group()
+        drop_groups()  # so that files are read with no more than the rights of their users
     start = replace(start, store=start.store or settings.store)
     known = _known_store(home, start)
     store = _open_at(start.store or known.address, known, new=start.new_cluster)
@@ -52,6 +58,7 @@ def local_controller(home: Home, start: StartOptions) -> Controller:
         settings=settings,
         belongs_to=known,
         machine=machine,
+        users=JobUsers(shared=start.system, admin_group=lambda: settings.admin_group),
         taken=remember,
     )
 

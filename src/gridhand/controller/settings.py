@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from gridhand.config.cluster_config import ClusterConfig
+from gridhand.config.config_errors import InvalidConfig
 from gridhand.config.fields import Block
 from gridhand.core.model.names import NodeName
 from gridhand.core.observations import UseStrategy
@@ -14,7 +16,7 @@ from gridhand.core.placement.strategies import OwnStrategy, strategy_named
 from gridhand.store.urls import store_at
 
 RELOADABLE = frozenset(
-    {"strategy", "retention", "respect_foreign_use"}
+    {"strategy", "retention", "respect_foreign_use", "admin_group"}
 )  # the others take effect at the next start
 
 
@@ -35,6 +37,15 @@ class Settings:
     @property
     def strategy(self) -> OwnStrategy | None:
         return strategy_named(self._config.strategy)
+
+    @property
+    def admin_group(self) -> str | None:
+        """The group whose members may see and end the jobs of all users of the machine."""
+        return self._config.admin_group
+
+    def check_admin_group(self) -> None:
+        """Raise InvalidConfig if this machine has no such group."""
+        _check_admin_group(self.path, self._config)
 
     def kept_ms(self) -> int:
         """Return for how long ended jobs and their events are kept."""
@@ -67,6 +78,8 @@ class Settings:
         Return the keys that changed, and those of them that need a restart.
         """
         before, after = self._config, self._read()
+        if after.admin_group != before.admin_group:
+            _check_admin_group(self.path, after)
         changed = {key for key in type(after).model_fields if _differs(key, before, after)}
         if "strategy" in changed:
             await ask(UseStrategy(strategy_named(after.strategy)))
@@ -77,6 +90,16 @@ class Settings:
             "needs_restart": sorted(changed - RELOADABLE - after.NOT_USED_YET),
             "not_used_yet": after.not_used_yet(),
         }
+
+
+def _check_admin_group(path: str | None, config: ClusterConfig) -> None:
+    if config.admin_group is None:
+        return
+    try:
+        grp.getgrnam(config.admin_group)
+    except KeyError:
+        problem = f"{config.admin_group!r} is not allowed: give a group of this machine"
+        raise InvalidConfig(path or "", [("admin_group", problem)]) from None
 
 
 def _leaves(block: Block, above: str = "") -> Iterator[tuple[str, Any, bool]]:

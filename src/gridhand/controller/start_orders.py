@@ -8,13 +8,20 @@ from collections.abc import Mapping
 from gridhand.core.jobs.job import Job, Reason
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.engines.base import StartOrder
+from gridhand.posix.unix_users import UnixUser
 
 LOG_BYTES = 256 * 10**6  # of each of a job's two files
 PROCESSES = 4096  # of a job at once, threads included, unless it says otherwise
 
 
 def make_order(
-    job: Job, held: Allocation, *, folder: str, environment: Mapping[str, str], pin: bool
+    job: Job,
+    held: Allocation,
+    *,
+    folder: str,
+    environment: Mapping[str, str],
+    pin: bool,
+    user: UnixUser | None = None,
 ) -> StartOrder:
     """Return the order to start the job's current attempt; `folder` is the job's own."""
     attempt, work = job.attempt, job.work
@@ -41,6 +48,7 @@ def make_order(
         stderr=log_path(job, folder, "stderr"),
         log_bytes=LOG_BYTES,
         own_files=_own_files(job),
+        user=user,
     )
 
 

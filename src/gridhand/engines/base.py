@@ -19,6 +19,7 @@ from gridhand.agent.messages import (
     UsageEvent,
 )
 from gridhand.core.model.names import NodeName
+from gridhand.posix.unix_users import UnixUser
 
 __all__ = [
     "AttemptReport",
@@ -102,10 +103,15 @@ class Engine(Protocol):
     async def sample_every(self, every_ms: int, for_ms: int) -> None:
         """Have `measured` called at least this often for a while; it is every ten seconds else."""
 
-    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
-        """Return a job's output from an offset on: bytes, or how many of them were cut out."""
+    async def read_log(
+        self, path: str, offset: int, limit: int, user: UnixUser | None = None
+    ) -> list[tuple[int, bytes | int]]:
+        """Return a job's output from an offset on: bytes, or how many of them were cut out.
 
-    async def log_size(self, path: str) -> int:
+        With `user`, the file is opened with that user's rights.
+        """
+
+    async def log_size(self, path: str, user: UnixUser | None = None) -> int:
         """Return how much a job has written to a file, including what was cut out."""
 
     def facts(self) -> Mapping[str, Any]:

@@ -21,6 +21,8 @@ from gridhand.agent.starter.starter_client import ensure_starter, list_attempts
 from gridhand.core.errors import StoreInvalid
 from gridhand.core.model.names import JobId
 from gridhand.engines.base import AttemptReport, EndReport, Key, Known, Seen, Sink, StartOrder
+from gridhand.engines.file_reads import FileReads
+from gridhand.posix.unix_users import UnixUser
 
 _BATCH = 64  # the ends of the first are reported while the last are started
 _BATCH_BYTES = 4 << 20  # or fewer: an agent hangs up on a message that is too long
@@ -44,6 +46,7 @@ class LocalEngine:
         self._greeting: AgentGreeting | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._reads = FileReads()
 
     async def open(self, epoch: int, sink: Sink) -> Known:
         self._epoch, self._sink = epoch, sink
@@ -207,16 +210,18 @@ class LocalEngine:
                 self._hang_up()
             return None
 
-    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
+    async def read_log(
+        self, path: str, offset: int, limit: int, user: UnixUser | None = None
+    ) -> list[tuple[int, bytes | int]]:
         try:
-            pieces = await asyncio.to_thread(read_range, path, offset, limit)
+            pieces = await self._reads.run(user, lambda: read_range(path, offset, limit))
         except (OSError, ValueError):  # a folder, or what we may not read
             return []
         return [(at, piece if isinstance(piece, bytes) else piece.bytes) for at, piece in pieces]
 
-    async def log_size(self, path: str) -> int:
+    async def log_size(self, path: str, user: UnixUser | None = None) -> int:
         try:
-            return (await asyncio.to_thread(os.stat, path)).st_size
+            return (await self._reads.run(user, lambda: os.stat(path))).st_size
         except (OSError, ValueError):
             return 0
 

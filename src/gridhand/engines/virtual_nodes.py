@@ -20,6 +20,7 @@ from gridhand.engines.base import AttemptReport, Engine, Key, Known, Seen, Sink,
 from gridhand.engines.local import LocalEngine
 from gridhand.home import Home
 from gridhand.posix.private_files import replace_file
+from gridhand.posix.unix_users import UnixUser
 
 
 def engine_of(home: Home, nodes: Mapping[str, str]) -> Engine:
@@ -139,11 +140,13 @@ class VirtualNodes:
         engines = self._engines.values()
         await asyncio.gather(*(engine.sample_every(every_ms, for_ms) for engine in engines))
 
-    async def read_log(self, path: str, offset: int, limit: int) -> list[tuple[int, bytes | int]]:
-        return await self._first.read_log(path, offset, limit)
+    async def read_log(
+        self, path: str, offset: int, limit: int, user: UnixUser | None = None
+    ) -> list[tuple[int, bytes | int]]:
+        return await self._first.read_log(path, offset, limit, user)
 
-    async def log_size(self, path: str) -> int:
-        return await self._first.log_size(path)
+    async def log_size(self, path: str, user: UnixUser | None = None) -> int:
+        return await self._first.log_size(path, user)
 
     def facts(self) -> Mapping[str, Any]:
         return self._first.facts()

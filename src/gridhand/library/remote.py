@@ -87,14 +87,9 @@ class Remote:
     @property
     def user(self) -> str:
         """The owner that a controller on this machine takes us for: the name of our user id."""
-        import pwd
+        from gridhand.posix.unix_users import user_name
 
-        from gridhand.core.model.names import check_label
-
-        try:
-            return check_label(pwd.getpwuid(os.geteuid()).pw_name, "owner")
-        except Exception:  # no such user, or not a valid name of an owner
-            return f"uid-{os.geteuid()}"
+        return user_name(os.geteuid())
 
     @property
     def where(self) -> str:

@@ -67,6 +67,12 @@ class CallerSettings(NamedTuple):
             if before is not None:
                 os.umask(before)
 
+    def apply(self) -> None:
+        """Give this process all of them, for good."""
+        if self.umask is not None:
+            os.umask(self.umask)
+        self.complete(0)
+
     def complete(self, pid: int) -> None:
         """Give a child that was just started the rest."""
         if self.nice is not None and self.nice > os.getpriority(os.PRIO_PROCESS, 0):

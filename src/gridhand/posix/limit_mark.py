@@ -11,7 +11,7 @@ import hashlib
 import resource
 from collections.abc import Iterable, Iterator
 
-from gridhand.posix.procfs import Process
+from gridhand.posix.procfs import Process, real_uid
 
 _LOCKS = 10  # RLIMIT_LOCKS, which the module `resource` does not name
 _LINE = "Max file locks"
@@ -57,4 +57,8 @@ def marked_alike(leader: Process, others: Iterable[Process]) -> list[Process]:
     """
     siblings = [one for one in others if one.parent == leader.parent and one.pid != leader.pid]
     mark = read_limit_mark(leader.pid) if siblings else None
-    return [one for one in siblings if mark is not None and read_limit_mark(one.pid) == mark]
+    alike = [one for one in siblings if mark is not None and read_limit_mark(one.pid) == mark]
+    if not alike:
+        return []
+    users = {0, real_uid(leader.pid)}  # another user could only pretend to belong to it
+    return [one for one in alike if real_uid(one.pid) in users]

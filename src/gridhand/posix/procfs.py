@@ -159,6 +159,17 @@ def threads(pid: int) -> list[int]:
         return []
 
 
+def real_uid(pid: int) -> int | None:
+    """Return the user who started the process; None when it has ended."""
+    try:
+        for line in _read(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"Uid:"):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
 def environment(pid: int) -> dict[bytes, bytes]:
     """Return the variables the process was started with; none when we may not read them."""
     try:

@@ -8,9 +8,11 @@ to the descriptor.
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
 import stat
 
+_MOST_LINKS = 40
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -58,6 +60,42 @@ def open_folder_of(uid: int, name: str, parent_fd: int, mode: int, path: str = "
     if found.st_uid != uid:
         raise UnsafeFolder(f"{path} belongs to another user (uid {found.st_uid})")
     raise OpenFolder(f"{path} is open to other users (mode {found.st_mode & 0o777:03o})")
+
+
+def check_root_only(path: str) -> None:
+    """Raise UnsafeFolder unless only root can change what is at `path`, links and parents included.
+
+    A parent with the sticky bit is as good: others cannot replace in it what is root's.
+    """
+    path = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        above = "/"
+        for part in ["", *path.split("/")[1:]]:
+            above = os.path.join(above, part)
+            found = os.lstat(above)
+            if found.st_uid != 0:
+                raise UnsafeFolder(f"{above} belongs to another user (uid {found.st_uid})")
+            if stat.S_ISLNK(found.st_mode):
+                rest = path[len(above) :].lstrip("/")
+                target = os.path.join(os.path.dirname(above), os.readlink(above))
+                path = os.path.normpath(os.path.join(target, rest) if rest else target)
+                break
+            if _others_can_write(found) and not found.st_mode & stat.S_ISVTX:
+                raise UnsafeFolder(f"other users can change {above}")
+        else:
+            return
+    raise UnsafeFolder(f"{path} has too many links")
+
+
+def _others_can_write(found: os.stat_result) -> bool:
+    """Return whether anybody but root can; a group without members gives no rights to anybody."""
+    if not found.st_mode & 0o020 or found.st_gid == 0:
+        return bool(found.st_mode & 0o002)
+    try:
+        members = grp.getgrgid(found.st_gid).gr_mem
+    except KeyError:
+        members = ["unknown"]
+    return bool(found.st_mode & 0o002) or any(name != "root" for name in members)
 
 
 def _check_parent(path: str, found: os.stat_result) -> None:

@@ -12,13 +12,13 @@ _BACKLOG = 1024
 
 
 class SocketFile:
-    """A listening socket and its file, which belongs to its owner only.
+    """A listening socket and its file, to which by default only its owner may connect.
 
     A process connects by the file, so a socket without one is out of reach: its owner makes a new
     `SocketFile` for the same path then.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = 0o600) -> None:
         """Listen at the path, in place of whatever an earlier process left there.
 
         The file appears there only when the socket listens: a client that sees it is never refused.
@@ -30,7 +30,7 @@ class SocketFile:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.listening.bind(unready)
-            os.chmod(unready, 0o600)
+            os.chmod(unready, mode)
             self.listening.listen(_BACKLOG)
             self.listening.setblocking(False)
             self._identity = _identity(unready)
@@ -46,10 +46,13 @@ class SocketFile:
         except OSError:
             return False
 
-    def close(self) -> None:
-        """Stop listening, and remove the file unless another one is there now."""
+    def close(self, *, keep_file: bool = False) -> None:
+        """Stop listening, and remove the file unless another one is there now.
+
+        With `keep_file` it stays: clients who find it wait for the next process to listen there.
+        """
         with contextlib.suppress(OSError):
-            if self.is_in_place():
+            if not keep_file and self.is_in_place():
                 os.unlink(self.path)
         self.listening.close()
 

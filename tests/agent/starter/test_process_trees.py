@@ -7,8 +7,13 @@ import sys
 
 import pytest
 
+from gridhand.agent.starter.attempts import Attempts
+from gridhand.agent.starter.process_trees import ProcessTrees, limit_mark_of
+from gridhand.agent.starter.survivors import find_unknown_survivors
+from gridhand.posix import procfs
 from gridhand.posix.cgroups import CgroupMembership
-from gridhand.posix.limit_mark import read_limit_mark
+from gridhand.posix.limit_mark import limit_marked, marked_alike, read_limit_mark
+from other_user import OTHER, OtherProcess, needs_root
 
 # Forks twice and leads a session of its own, as daemons do; says its pid when its parents are gone.
 DAEMON = """
@@ -169,3 +174,56 @@ def test_who_hides_its_name_is_known_by_its_cgroup(cgroup, place, starter, tools
     with tools.watched(child) as gone:
         assert starter.stop_all("j", 0)["left"] == []
         gone()
+
+
+# ---- marks of another user
+
+
+@pytest.fixture
+def stray():
+    """A process of another user below us, with the marks of attempt 1 of job 7 of mark `m`."""
+    code = """
+resource.setrlimit(10, (int(sys.argv[1]), resource.RLIM_INFINITY))
+print("begun", flush=True)
+select.select([], [], [])
+"""
+    marks = {"GRIDHAND_STARTER": "m", "GRIDHAND_JOB_ID": "7", "GRIDHAND_ATTEMPT": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in marks.items():
+            patch.setenv(name, value)
+        with OtherProcess(code, limit_mark_of("m", "7", 1)) as process:
+            assert read_limit_mark(process.pid) == limit_mark_of("m", "7", 1)
+            assert procfs.environment(process.pid)[b"GRIDHAND_JOB_ID"] == b"7"
+            yield process
+
+
+@needs_root
+@pytest.mark.parametrize(("uid", "belongs"), [(OTHER + 1, False), (OTHER, True), (None, True)])
+def test_a_process_belongs_to_no_job_of_another_user_whatever_its_marks_say(stray, uid, belongs):
+    attempts = Attempts(procfs.boot_id())
+    attempts.mark = "m"
+    attempts.add("7", 1, None, [], uid=uid)
+    found = ProcessTrees(attempts).alive().get(("7", 1), [])
+    assert [one.pid for one in found] == ([stray.pid] if belongs else [])
+
+
+@needs_root
+def test_a_new_starter_does_not_believe_the_marks_of_other_users(stray):
+    attempts = Attempts(procfs.boot_id())
+    attempts.mark = "m"
+    assert find_unknown_survivors(attempts) == []
+
+
+@needs_root
+def test_a_sibling_of_another_user_is_not_counted_for_a_job(stray):
+    """It would make the job exceed its memory."""
+    mark = limit_mark_of("m", "7", 1)
+    with limit_marked(mark):
+        own = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        sibling = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with own, sibling:
+        table = procfs.read_processes()
+        found = marked_alike(table[own.pid], table.values())
+        assert [one.pid for one in found] == [sibling.pid]
+        for process in (own, sibling):
+            process.kill()

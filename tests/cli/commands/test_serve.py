@@ -11,11 +11,12 @@ from types import ModuleType
 import pytest
 
 from gridhand import Grid
-from gridhand.cli.commands import doctor, serve
+from gridhand.cli.commands import doctor, serve, service
 from gridhand.cli.support import machine_checks
 from gridhand.controller.local_controller import StartOptions
 from gridhand.home import Home
 from gridhand.posix import procfs
+from gridhand.posix.shared_parents import UnsafeFolder
 
 
 def home():
@@ -238,6 +239,56 @@ def test_strange_paths_are_quoted_as_systemd_reads_them(systemd, grid, capsys, m
     monkeypatch.setenv("GRIDHAND_HOME", '/a b/100%/"c"')
     assert grid("service", "show") == 0
     assert 'Environment="GRIDHAND_HOME=/a b/100%%/\\"c\\""\n' in capsys.readouterr().out
+
+
+@pytest.fixture
+def system_units(systemd, monkeypatch):
+    monkeypatch.setattr(service, "_SYSTEM_UNITS", str(systemd / "system"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return systemd / "system"
+
+
+def test_the_unit_for_all_users_is_written_and_started(
+    systemd, system_units, grid, capsys, monkeypatch
+):
+    monkeypatch.setattr("gridhand.posix.shared_parents.check_root_only", lambda path: None)
+    assert grid("service", "install", "--system", "--config", "/etc/grid lab.yaml") == 0
+    text = (system_units / "gridhand.service").read_text()
+    for line in (
+        ' -E -s -P -m gridhand.cli.main serve --system --config "/etc/grid lab.yaml"\n',
+        "\nRuntimeDirectory=gridhand\n",
+        "\nStateDirectoryMode=0700\n",
+        "\nKillMode=process\n",
+        "\nWantedBy=multi-user.target\n",
+    ):
+        assert line in text
+    assert (systemd / "asked").read_text() == "daemon-reload\nenable --now gridhand.service\n"
+    assert "enable-linger" not in capsys.readouterr().out
+    assert grid("service", "uninstall", "--system") == 0
+    assert not (system_units / "gridhand.service").exists()
+
+
+def test_root_does_not_run_code_that_others_can_change(system_units, grid, capsys, monkeypatch):
+    def refuse(path):
+        raise UnsafeFolder(f"other users can change {path}")
+
+    monkeypatch.setattr("gridhand.posix.shared_parents.check_root_only", refuse)
+    assert grid("service", "install", "--system") == 125
+    assert "root must not run" in capsys.readouterr().err
+    assert not system_units.exists()
+
+
+def test_only_root_serves_all_users(system_units, grid, capsys, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for words in (("service", "install", "--system"), ("serve", "--system")):
+        assert grid(*words) == 125
+        assert "root" in capsys.readouterr().err
+    assert not system_units.exists()
+
+
+def test_a_configuration_belongs_to_the_service_of_all_users(systemd, grid, capsys):
+    assert grid("service", "install", "--config", "x.yaml") == 125
+    assert "--system" in capsys.readouterr().err
 
 
 # ---- config

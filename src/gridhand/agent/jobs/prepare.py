@@ -12,7 +12,7 @@ from gridhand.agent.jobs.job_environment import granted_gpus, job_environment
 from gridhand.agent.jobs.limits import Groups, Limits
 from gridhand.agent.jobs.running_attempt import AttemptNote, RunningAttempt
 from gridhand.agent.jobs.start_order import StartOrder
-from gridhand.agent.starter.message_fields import StarterOrder
+from gridhand.agent.starter.message_fields import OrderUser, StarterOrder
 from gridhand.core.model.gpus import Gpu
 from gridhand.posix.caller_settings import VARIABLE, CallerSettings
 
@@ -23,10 +23,8 @@ def prepare(
     order: StartOrder, affinity: CpuAffinity, limits: Limits, gpus: Mapping[str, Gpu], mark: str
 ) -> tuple[RunningAttempt, str]:
     """Set aside what the order grants; return the attempt and its encoded order for the starter."""
-    umask = CallerSettings.read(order.env.get(VARIABLE, "")).umask or 0
-    for name, mode in order.own_files.items():
-        if mode == "empty":
-            _empty(getattr(order, name), 0o666 & ~umask)
+    if order.user is None:  # else the process of that user empties them, with its own rights
+        _empty_own_files(order)
     cores, shares = affinity.take(order.key, order.fence, order.cores, pin=order.pin)
     groups = limits.make(order.job, order.attempt, order.memory_bytes, order.processes)
     note = _note(order, None if shares else cores, shares, groups)
@@ -43,6 +41,7 @@ def prepare(
         order.stderr,
         groups.folders,
         note.encode(),
+        _order_user(order),
     )
     return RunningAttempt(order.job, order.attempt, order.fence, note), starter_order.encode()
 
@@ -61,9 +60,24 @@ def _note(order: StartOrder, cores: list[int] | None, shares: bool, groups: Grou
         devices=order.devices,
         groups=[groups.memory, groups.pids],
         kept=sorted(order.own_files),
+        of_user=order.user is not None,
     )
     sizes = [log.size() for log in note.logs()]
     return replace(note, bases=[sizes[0], sizes[-1]]) if any(sizes) else note
+
+
+def _order_user(order: StartOrder) -> OrderUser | None:
+    if order.user is None:
+        return None
+    uid, gid, groups = order.user
+    return {"uid": uid, "gid": gid, "groups": list(groups), "own_files": order.own_files}
+
+
+def _empty_own_files(order: StartOrder) -> None:
+    umask = CallerSettings.read(order.env.get(VARIABLE, "")).umask or 0
+    for name, mode in order.own_files.items():
+        if mode == "empty":
+            _empty(getattr(order, name), 0o666 & ~umask)
 
 
 def _empty(path: str, mode: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gridhand.agent.jobs.capped_log import CappedLog
+from gridhand.agent.jobs.capped_log import CappedLog, UnseenLog
 from gridhand.agent.jobs.limits import Groups
 from gridhand.agent.messages import AttemptReport, EndReport, Key
 from gridhand.agent.starter.message_fields import Fence, LeaderEnd, StarterReport
@@ -36,6 +36,7 @@ class AttemptNote:
     devices: list[str] = field(default_factory=list)
     groups: list[str | None] = field(default_factory=lambda: [None, None])
     kept: list[str] = field(default_factory=list)  # streams of which nothing is cut out
+    of_user: bool = False  # it is another user's, whose own files are not looked at
 
     def encode(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults: each job has a note in the journal."""
@@ -54,7 +55,11 @@ class AttemptNote:
             path: (_NO_CAP if name in self.kept else self.log_bytes, base)
             for name, path, base in files
         }
-        return [CappedLog(path, cap, base) for path, (cap, base) in caps.items()]
+        hidden = {getattr(self, name) for name in self.kept} if self.of_user else set()
+        return [
+            UnseenLog(path, cap, base) if path in hidden else CappedLog(path, cap, base)
+            for path, (cap, base) in caps.items()
+        ]
 
 
 _DEFAULTS = asdict(AttemptNote())

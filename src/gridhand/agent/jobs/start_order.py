@@ -13,6 +13,7 @@ from typing import Any
 from gridhand.agent.messages import AttemptReport, EndReport, Key
 from gridhand.agent.starter.message_fields import Malformed, attempt_of, flag, job_of, text, whole
 from gridhand.core.model.names import AllocationId, JobId, NodeName
+from gridhand.posix.unix_users import UnixUser
 
 _LONGEST_NAME = 200
 _LONGEST_PATH = 4096  # the kernel takes no longer ones
@@ -44,6 +45,8 @@ class StartOrder:
     log_bytes: int
     own_files: dict[str, str] = field(default_factory=dict)
     """The streams that go to files of the job's own: "empty" them first, or "append"."""
+    user: UnixUser | None = None
+    """The user that it runs as; None for the user of the agent itself."""
 
     @property
     def key(self) -> Key:
@@ -51,12 +54,15 @@ class StartOrder:
 
     def encode(self) -> dict[str, Any]:
         """Return it as plain data for JSON."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        if self.user is None:
+            del fields["user"]
+        return fields
 
     @classmethod
     def decode(cls, raw: dict[str, Any]) -> StartOrder:
         """Return the order in a message; raise Malformed if anything in it is wrong."""
-        if raw.keys() - {"own_files"} != _REQUIRED:
+        if raw.keys() - _OPTIONAL != _REQUIRED:
             odd = ", ".join(sorted(map(str, raw.keys() ^ _REQUIRED)))
             raise Malformed(f"missing or unknown: {odd}")
         argv = _texts("argv", raw["argv"])
@@ -84,11 +90,14 @@ class StartOrder:
             None if stdin is None else _path("stdin", stdin),
             whole("log_bytes", raw["log_bytes"]),
             _own_files(raw.get("own_files", {})),
+            _user(raw.get("user")),
         )
 
 
 _FIELDS = tuple(field.name for field in fields(StartOrder))
-_REQUIRED = frozenset(_FIELDS) - {"own_files"}
+_OPTIONAL = frozenset({"own_files", "user"})
+_REQUIRED = frozenset(_FIELDS) - _OPTIONAL
+_LARGEST_ID = 2**32 - 2
 
 
 def decode_orders(raw: object) -> list[StartOrder | AttemptReport]:
@@ -119,6 +128,17 @@ def _own_files(value: object) -> dict[str, str]:
     if not all(mode in ("empty", "append") for mode in value.values()):
         raise Malformed('own_files: give "empty" or "append"')
     return value
+
+
+def _user(value: object) -> UnixUser | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list):
+        raise Malformed("user: give a uid, a gid and a list of groups")
+    uid, gid, groups = value
+    for number in (uid, gid, *groups):
+        whole("user", number, _LARGEST_ID)
+    return UnixUser(uid, gid, tuple(groups))
 
 
 def _optional(name: str, value: object) -> int | None:

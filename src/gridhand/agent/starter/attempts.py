@@ -23,7 +23,7 @@ class StartedAttempt:
 
     __slots__ = (
         "attempt", "begun", "boot", "cgroups", "doomed", "end", "fence", "inherited", "job", "note",
-        "pid", "start", "waiting", "written",
+        "pid", "start", "uid", "waiting", "written",
     )  # fmt: skip
 
     def __init__(
@@ -34,10 +34,12 @@ class StartedAttempt:
         cgroups: list[str],
         boot: str,
         note: dict[str, Any] | None = None,
+        uid: int | None = None,
     ) -> None:
         self.job, self.attempt, self.fence, self.boot = job, attempt, fence, boot
         self.cgroups = cgroups
         self.note = note  # kept for the agent
+        self.uid = uid  # of its user, if that is not the starter's own
         self.begun = _now()
         self.pid: int | None = None
         self.start: int | None = None
@@ -65,6 +67,7 @@ class StartedAttempt:
             "cgroups": self.cgroups,
             "boot": self.boot,
             **({} if self.note is None else {"note": self.note}),
+            **({} if self.uid is None else {"uid": self.uid}),
             **self.begun,
         }
 
@@ -159,9 +162,10 @@ class Attempts:
         fence: Fence | None,
         cgroups: list[str],
         note: dict[str, Any] | None = None,
+        uid: int | None = None,
     ) -> StartedAttempt:
         """Add and return a new attempt."""
-        attempt = StartedAttempt(job, number, fence, cgroups, self.boot, note)
+        attempt = StartedAttempt(job, number, fence, cgroups, self.boot, note, uid)
         self.known[attempt.key] = attempt
         return attempt
 
@@ -198,6 +202,7 @@ class Attempts:
                     record["cgroups"],
                     record["boot"],
                     record.get("note"),
+                    record.get("uid"),
                 )
                 attempt.begun = {
                     "begun_ms": record["begun_ms"],

@@ -15,6 +15,8 @@ LINE_BYTES = 1 << 20  # the longest message
 START_BYTES = 16 << 20  # and the longest one that starts jobs
 _LARGEST_NUMBER = 2**53
 _LARGEST_EPOCH = 2**60
+_LARGEST_ID = 2**32 - 2  # of users and groups; the next number stands for "none" in system calls
+_OWN_FILES = {(name, how) for name in ("stdout", "stderr") for how in ("empty", "append")}
 
 Key = tuple[str, int]  # a job and the number of its attempt
 Fence = int | str
@@ -89,6 +91,15 @@ class Malformed(Exception):
     """A message cannot be read; nothing was changed."""
 
 
+class OrderUser(TypedDict):
+    """The user that a command runs as, and the streams that go to files that the user named."""
+
+    uid: int
+    gid: int
+    groups: list[int]
+    own_files: dict[str, str]  # by stream: "empty" them first, or "append"
+
+
 class StarterOrder(NamedTuple):
     """A command to start, with all that the agent has decided about it.
 
@@ -107,12 +118,14 @@ class StarterOrder(NamedTuple):
     stderr: str
     cgroups: list[str]
     note: dict[str, Any] | None = None
+    user: OrderUser | None = None  # None: the user of the starter itself
 
     def encode(self) -> str:
         """Return it as JSON, for a start message."""
         fields = self._asdict()
-        if self.note is None:
-            del fields["note"]
+        for name in ("note", "user"):
+            if fields[name] is None:
+                del fields[name]
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -131,10 +144,30 @@ class StarterOrder(NamedTuple):
             rest = {name: raw[name] for name in _REST}
         except KeyError as error:
             raise Malformed(f"jobs: {error.args[0]} is missing") from None
-        return cls(job, attempt, fence, note=raw.get("note"), **rest)
+        user = user_of(raw.get("user"))
+        return cls(job, attempt, fence, note=raw.get("note"), user=user, **rest)
 
 
-_REST = StarterOrder._fields[3:-1]
+_REST = StarterOrder._fields[3:-2]
+
+
+def user_of(raw: object) -> OrderUser | None:
+    """Return the user of an order, None if it names none; raise Malformed if it is wrong.
+
+    This is checked strictly: a mistake here would give a command the rights of another user.
+    """
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or raw.keys() != OrderUser.__annotations__.keys():
+        raise Malformed("user: give uid, gid, groups and own_files")
+    groups, own_files = raw["groups"], raw["own_files"]
+    if not isinstance(groups, list):
+        raise Malformed("user: give a list of groups")
+    for number in (raw["uid"], raw["gid"], *groups):
+        whole("user", number, _LARGEST_ID)
+    if not isinstance(own_files, dict) or not own_files.items() <= _OWN_FILES:
+        raise Malformed('user: own_files are stdout and stderr, "empty" or "append"')
+    return {"uid": raw["uid"], "gid": raw["gid"], "groups": groups, "own_files": own_files}
 
 
 def read_message(text: bytes, longest: int | None = None) -> Message:

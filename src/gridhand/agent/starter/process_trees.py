@@ -54,7 +54,7 @@ class _Census:
     """One reading of all processes, and the attempt that each of them belongs to."""
 
     def __init__(self, attempts: Attempts, own_pid: int) -> None:
-        self._own_pid = own_pid
+        self._own_pid, self._own_uid = own_pid, os.geteuid()
         self._running = attempts.running
         known = [attempt for attempt in attempts.known.values() if attempt.boot == attempts.boot]
         self._known = known
@@ -122,8 +122,13 @@ class _Census:
         return attempt.inherited and leader is not None and leader.start == attempt.start
 
     def _by_marks(self, process: Process, below: bool) -> StartedAttempt | None:
-        """Return the attempt that the environment names, or whose cgroup the process is in."""
-        marks = procfs.environment(process.pid)
+        """Return the attempt that the environment names, or whose cgroup the process is in.
+
+        The environment of another user's process is not read: it may name any attempt, and the
+        memory that it is in may be a file that never answers.
+        """
+        user = procfs.real_uid(process.pid)
+        marks = procfs.environment(process.pid) if user == self._own_uid else {}
         job = marks.get(JOB_MARK)
         # A descendant of ours is ours unless its mark says otherwise; any other process is ours
         # only if its mark says so.
@@ -140,13 +145,16 @@ class _Census:
             if fitting:
                 return max(fitting, key=lambda attempt: attempt.attempt)
         inside = self._by_cgroup().get(process.pid) if below else None
-        return inside or self._by_limits(process, below)
+        return inside or self._by_limits(process, user, below)
 
-    def _by_limits(self, process: Process, below: bool) -> StartedAttempt | None:
+    def _by_limits(self, process: Process, user: int | None, below: bool) -> StartedAttempt | None:
         """Return the attempt whose mark is in the limits of a process without an environment."""
         mark = read_limit_mark(process.pid)
         attempt = None if mark is None else self._by_limit_mark.get(mark)
-        return attempt if attempt is not None and (below or attempt.inherited) else None
+        if attempt is None or not (below or attempt.inherited):
+            return None
+        # Every process can have this mark, so another user's means nothing.
+        return attempt if attempt.uid is None or user in (attempt.uid, 0) else None
 
     @functools.cached_property
     def _by_limit_mark(self) -> dict[int, StartedAttempt]:

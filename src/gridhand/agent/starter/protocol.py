@@ -138,8 +138,9 @@ class Protocol:
         new: list[tuple[StartedAttempt, StarterOrder]] = []
         for order in orders:
             if (order.job, order.attempt) not in self._attempts.known:
+                uid = None if order.user is None else order.user["uid"]
                 attempt = self._attempts.add(
-                    order.job, order.attempt, order.fence, order.cgroups, order.note
+                    order.job, order.attempt, order.fence, order.cgroups, order.note, uid
                 )
                 self._starter.turns.add(attempt, order)
                 new.append((attempt, order))

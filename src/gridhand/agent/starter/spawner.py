@@ -4,6 +4,8 @@ The starter enters the job's folder, cores and cgroups itself, spawns the comman
 Nothing is forked and no code of ours runs in the child, so a start costs the same however large
 this process is, and the child has what the job is given from its first instruction. It is safe
 because the starter has one thread: nobody sees it while it stands elsewhere.
+
+The commands of other users are started by `user_process`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,21 @@ import contextlib
 import errno
 import os
 import signal
+from typing import NamedTuple
 
-from gridhand.agent.starter.message_fields import StarterOrder
+from gridhand.agent.starter.command_files import (
+    INPUT,
+    LOG,
+    Environment,
+    StartFailed,
+    as_bytes,
+    failed,
+    find_program,
+    open_file,
+    refused_program,
+)
+from gridhand.agent.starter.message_fields import OrderUser, StarterOrder
+from gridhand.agent.starter.user_process import fork_as_user
 from gridhand.posix.caller_settings import VARIABLE, CallerSettings
 from gridhand.posix.cgroups import CgroupMembership
 from gridhand.posix.daemon import (
@@ -24,30 +39,20 @@ from gridhand.posix.daemon import (
     write_oom_score,
 )
 
-_LOG = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-_INPUT = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-
 # Python ignores some signals and the starter handles others; a command expects the defaults.
 _DEFAULTS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # the exit codes of shells
-_OUT_OF = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ENOSPC})
 _SETTINGS = VARIABLE.encode()
 _PROBE = "probe"
 _PROBE_BYTES = 64 << 10
 
 
-class StartFailed(Exception):
-    """A command was not started; the message is for its user.
+class SpawnedProcess(NamedTuple):
+    """The process of a command that was started."""
 
-    `code` is the exit code of a shell, if the command itself is at fault. `shortage` says whether
-    the system was out of something, which may be the fault of the node.
-    """
-
-    def __init__(self, message: str, code: int | None = None, *, shortage: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        self.shortage = shortage
+    pid: int
+    doomed: str  # why it must be killed; "" if it need not
+    failure: int | None = None  # the pipe that says whether another user's command began
 
 
 class Spawner:
@@ -78,27 +83,38 @@ class Spawner:
         if self._protects:
             write_oom_score(PROTECTED)
 
-    def spawn(self, order: StarterOrder) -> tuple[int, str]:
-        """Return the pid of the started command, and why it must be killed ("" if it need not).
-
-        Raises StartFailed if there is no process.
-        """
-        argv = [_bytes(word) for word in order.argv]
-        env = {_bytes(name): _bytes(value) for name, value in order.env.items()}
+    def spawn(self, order: StarterOrder) -> SpawnedProcess:
+        """Start the command; raise StartFailed if there is no process."""
+        env = {as_bytes(name): as_bytes(value) for name, value in order.env.items()}
         settings = CallerSettings.read(os.fsdecode(env.pop(_SETTINGS, b"")))
+        if order.user is not None:
+            return self._spawn_for(order.user, order, settings, env)
+        return self._spawn(order, settings, env)
+
+    def _spawn_for(
+        self, user: OrderUser, order: StarterOrder, settings: CallerSettings, env: Environment
+    ) -> SpawnedProcess:
+        late = self._take_on(order)
+        pid, failure = fork_as_user(order, user, settings, env)
+        return SpawnedProcess(pid, self._cgroups.put(pid, late), failure)
+
+    def _spawn(
+        self, order: StarterOrder, settings: CallerSettings, env: Environment
+    ) -> SpawnedProcess:
+        argv = [as_bytes(word) for word in order.argv]
         with contextlib.ExitStack() as opened:
             try:
-                os.chdir(_bytes(order.cwd))
+                os.chdir(as_bytes(order.cwd))
             except OSError as error:
-                raise _failed("cannot enter the working folder", order.cwd, error) from None
-            program = _program(argv[0], env)
+                raise failed("cannot enter the working folder", order.cwd, error) from None
+            program = find_program(argv[0], env)
             stdin = self._nothing
             if order.stdin is not None:
-                stdin = _open(opened, "the standard input", order.stdin, _INPUT)
-            stdout = _open(opened, "the standard output", order.stdout, _LOG)
+                stdin = open_file(opened, "the standard input", order.stdin, INPUT)
+            stdout = open_file(opened, "the standard output", order.stdout, LOG)
             stderr = stdout
             if order.stderr != order.stdout:
-                stderr = _open(opened, "the standard error", order.stderr, _LOG)
+                stderr = open_file(opened, "the standard error", order.stderr, LOG)
             late = self._take_on(order)
             try:
                 with settings.inherited():
@@ -116,11 +132,9 @@ class Spawner:
                         setsigdef=_DEFAULTS,
                     )
             except OSError as error:
-                words = str(_failed("cannot start", program, error, _hint(error)))
-                shortage = error.errno in _OUT_OF
-                raise StartFailed(words, _code(error, program), shortage=shortage) from None
+                raise refused_program(program, error) from None
         settings.complete(pid)
-        return pid, self._cgroups.put(pid, late)
+        return SpawnedProcess(pid, self._cgroups.put(pid, late))
 
     def probe(self) -> str:
         """Return why no command at all could be started here now; "" if one could."""
@@ -148,7 +162,7 @@ class Spawner:
             late = self._cgroups.enter(order.cgroups)
         except OSError as error:
             path = error.filename or " ".join(order.cgroups)
-            raise _failed("cannot join the cgroup", path, error) from None
+            raise failed("cannot join the cgroup", path, error) from None
         if order.cgroups:
             self._now_on = None  # a cpuset may have moved this process
         try:
@@ -173,58 +187,3 @@ class Spawner:
         if cores is not None and os.sched_getaffinity(0) != wanted:
             raise OSError(errno.EINVAL, "not all of them are here")
         self._now_on = wanted
-
-
-def _bytes(text: str) -> bytes:
-    """Encode a text for the kernel the way Python decoded it, whatever the locale."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _program(name: bytes, env: dict[bytes, bytes]) -> bytes:
-    """Return the file to run, found on the job's own PATH as `execvp` would, without a shell."""
-    if b"/" in name:
-        return name
-    path = env.get(b"PATH", os.fsencode(os.defpath))
-    seen = b""
-    for folder in path.split(b":"):
-        candidate = os.path.join(folder or b".", name)
-        if os.path.isfile(candidate):
-            if os.access(candidate, os.X_OK):
-                return candidate
-            seen = seen or candidate
-    if seen:
-        raise StartFailed(f"cannot start {os.fsdecode(seen)!r}: it is not executable", NOT_RUNNABLE)
-    raise StartFailed(
-        f"there is no command {os.fsdecode(name)!r} on the job's PATH ({os.fsdecode(path)})",
-        NOT_FOUND,
-    )
-
-
-def _open(opened: contextlib.ExitStack, what: str, path: str, flags: int) -> int:
-    try:
-        fd = os.open(_bytes(path), flags, 0o600)
-    except OSError as error:
-        raise _failed(f"cannot open {what}", path, error) from None
-    opened.callback(os.close, fd)
-    os.set_blocking(fd, True)  # opened without blocking: a pipe must not hold up the starter
-    return fd
-
-
-def _failed(what: str, path: bytes | str, error: OSError, hint: str = "") -> StartFailed:
-    message = f"{what} {os.fsdecode(path)!r}: {error.strerror}{hint}"
-    return StartFailed(message, shortage=error.errno in _OUT_OF)
-
-
-def _code(error: OSError, program: bytes) -> int | None:
-    if error.errno in _OUT_OF:
-        return None
-    missing = error.errno == errno.ENOENT and not os.path.exists(program)
-    return NOT_FOUND if missing else NOT_RUNNABLE
-
-
-def _hint(error: OSError) -> str:
-    if error.errno == errno.ENOEXEC:
-        return " (a script needs a first line that begins with #!)"
-    if error.errno == errno.ENOENT and os.path.exists(error.filename or b""):
-        return " (it is there, but what runs it, after #! or its loader, is not)"
-    return ""

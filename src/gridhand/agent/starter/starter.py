@@ -22,15 +22,17 @@ import traceback
 from gridhand.agent.starter import connection as wire
 from gridhand.agent.starter.admission import Admission
 from gridhand.agent.starter.attempts import Attempts, StartedAttempt
+from gridhand.agent.starter.command_files import StartFailed
 from gridhand.agent.starter.connection import Connection
 from gridhand.agent.starter.fence_queue import FenceQueue
 from gridhand.agent.starter.journal import Journal
 from gridhand.agent.starter.message_fields import LeaderEnd, StarterEvent, StarterOrder
 from gridhand.agent.starter.process_trees import ProcessTrees, TreeKiller, limit_mark_of
 from gridhand.agent.starter.protocol import Protocol
-from gridhand.agent.starter.spawner import Spawner, StartFailed
+from gridhand.agent.starter.spawner import Spawner
 from gridhand.agent.starter.start_markers import StartMarkers
 from gridhand.agent.starter.survivors import find_unknown_survivors, read_mark, write_mark
+from gridhand.agent.starter.user_starts import UserStart, UserStarts
 from gridhand.posix import boot_clock, procfs
 from gridhand.posix.daemon import LOG
 from gridhand.posix.limit_mark import limit_marked
@@ -71,6 +73,7 @@ class Starter:
         self._recover()
         self._protocol = Protocol(self)
         self._selector = selectors.DefaultSelector()
+        self._user_starts = UserStarts(self._selector)
         self._signals = _signal_pipe()
         self._selector.register(self._signals, selectors.EVENT_READ)
         self._admission = Admission(
@@ -118,6 +121,8 @@ class Starter:
                     self._serve(key.data)
             elif key.fileobj is self._socket_file.listening:
                 self._accept()
+            elif isinstance(key.data, UserStart):
+                self._user_starts.read(key.data)
             else:
                 os.read(self._signals, 4096)
         if boot_clock.boot_ms() - self._checked_ms >= CHECK_S * 1000:
@@ -225,9 +230,13 @@ class Starter:
             if pid == 0:
                 return
             attempt = self.attempts.running.pop(pid, None)
-            if attempt is not None:
+            if attempt is None:
+                continue
+            if (failure := self._user_starts.take_failure(pid)) is not None:
+                attempt.finish(self._failed_start(failure))
+            else:
                 attempt.exited(status, usage)
-                self.note_end(attempt)
+            self.note_end(attempt)
 
     def _begin_due(self) -> None:
         """Begin the attempts whose turn has come; one that fails at once lets the next begin."""
@@ -255,11 +264,13 @@ class Starter:
             if not self._mark(attempt):
                 return
             with limit_marked(limit_mark_of(self.attempts.mark, *attempt.key)):
-                pid, attempt.doomed = self.spawner.spawn(order)
+                pid, attempt.doomed, failure = self.spawner.spawn(order)
         except Exception as error:  # whatever it is, the attempt must have an end
             attempt.finish(self._failed_start(error))
             self.note_end(attempt)
             return
+        if failure is not None:
+            self._user_starts.add(pid, failure)
         # It has not been reaped yet, so /proc has it even if it has ended.
         leader = procfs.read_process(pid)
         attempt.pid, attempt.start = pid, leader.start if leader else 0

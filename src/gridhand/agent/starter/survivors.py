@@ -42,8 +42,11 @@ def write_mark(folder_fd: int, mark: str) -> None:
 def find_unknown_survivors(attempts: Attempts) -> list[StartedAttempt]:
     """Add the attempts of which only processes are left, as lost ones, and return them."""
     found: dict[Key, list[tuple[Process, str]]] = {}
+    own_uid = os.geteuid()
     for process in procfs.read_processes().values():
-        marks = {} if process.zombie else procfs.environment(process.pid)
+        if process.zombie or procfs.real_uid(process.pid) != own_uid:
+            continue  # another user's may claim anything; the agent clears unknown cgroups
+        marks = procfs.environment(process.pid)
         job, number = marks.get(JOB_MARK), marks.get(ATTEMPT_MARK, b"")
         if job and number.isdigit() and marks.get(STARTER_MARK) == attempts.mark.encode():
             key = JobId(job.decode("utf-8", "surrogateescape")), int(number)

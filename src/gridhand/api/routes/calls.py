@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, model_validator
 
-from gridhand.api.auth import acts_as, owner_of
+from gridhand.api.auth import acts_as, may_see, owner_of
 from gridhand.api.http import api_router
 from gridhand.api.json_views import when
 from gridhand.api.schemas.ledger import (
@@ -160,8 +160,13 @@ def call_routes(controller: Controller) -> APIRouter:
         )
         return {"refused": await controller.nested_waits.report(report)}
 
+    def shown(call: CallRecord, request: Request) -> dict[str, Any]:
+        told = call_json(call)
+        return told if may_see(request, call.owner) else {**told, "error": None}
+
     @router.get("")
     async def list_calls(
+        request: Request,
         state: Annotated[list[str] | None, Query(max_length=20)] = None,
         name: Annotated[str | None, Query(max_length=200)] = None,
         run: Annotated[str | None, Query(pattern="^[0-9a-z]+$", max_length=LONGEST_RUN)] = None,
@@ -174,11 +179,11 @@ def call_routes(controller: Controller) -> APIRouter:
         if owner is not None:
             check_label(owner, "owner")
         wanted = WantedCalls(_states(state or []), name, run, owner, limit)
-        return {"calls": [call_json(call) for call in await book.calls(wanted)]}
+        return {"calls": [shown(call, request) for call in await book.calls(wanted)]}
 
     @router.get("/{id}")
-    async def call(id: str) -> dict[str, Any]:
-        return call_json(await book.call(*read_call_id(id)))
+    async def call(id: str, request: Request) -> dict[str, Any]:
+        return shown(await book.call(*read_call_id(id)), request)
 
     return router
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from gridhand.api.auth import acts_as, owner_of
+from gridhand.api.auth import acts_as, may_see, owner_of
 from gridhand.api.follow_job import Follower, FollowRequest
 from gridhand.api.http import api_router
-from gridhand.api.json_views import job_json
+from gridhand.api.json_views import hide_private, job_json
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
 from gridhand.controller.controller import Controller
@@ -21,7 +21,6 @@ from gridhand.controller.job_reader import JobFilter
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import Read
-from gridhand.controller.start_orders import log_path
 from gridhand.controller.submission_warnings import warn_of_nodes, warn_of_retries, warn_of_users
 from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownJob
 from gridhand.core.jobs.job import JobPhase, JobSpec, JobState
@@ -46,9 +45,10 @@ def job_routes(controller: Controller) -> APIRouter:
     """Return the routes of jobs. Each translates, runs one operation, and translates back."""
     router = api_router("/jobs", "jobs")
 
-    def shown(view: JobView, gpus: list[str] | None = None) -> dict[str, Any]:
+    def shown(view: JobView, request: Request, gpus: list[str] | None = None) -> dict[str, Any]:
         usage = controller.samples.of_job(view.job)
-        return job_json(view, controller.home, usage=usage, gpus=gpus)
+        told = job_json(view, controller.home, usage=usage, gpus=gpus)
+        return told if may_see(request, view.job.work.owner) else hide_private(told)
 
     async def resolve(id: str, request: Request) -> JobId:
         """Return the id of a job; `@` and `last` are the caller's newest."""
@@ -91,13 +91,14 @@ def job_routes(controller: Controller) -> APIRouter:
         made = await controller.submit(op_id, work, indices=indices, after=after)
         views = made.views or await controller.find_surely(made.ids[:MOST_RETURNED])
         return {
-            "jobs": [shown(view) for view in views[:MOST_RETURNED]],
+            "jobs": [shown(view, request) for view in views[:MOST_RETURNED]],
             "count": len(made.ids),
             "warnings": await warnings(work, body),
         }
 
     @router.get("")
     async def list_jobs(
+        request: Request,
         state: Annotated[list[str] | None, Query(max_length=20)] = None,
         owner: Annotated[str | None, Query(max_length=200)] = None,
         array: Annotated[str | None, Query(max_length=40)] = None,
@@ -120,13 +121,15 @@ def job_routes(controller: Controller) -> APIRouter:
         if fold:
             since_ms = None if since is None else round(since * 1000)
             lines = await controller.lines(wanted, since_ms)
-            return {"jobs": [{**shown(line.view), "tasks": line.summary()} for line in lines]}
-        return {"jobs": [shown(view) for view in await controller.jobs(wanted)]}
+            return {
+                "jobs": [{**shown(line.view, request), "tasks": line.summary()} for line in lines]
+            }
+        return {"jobs": [shown(view, request) for view in await controller.jobs(wanted)]}
 
     @router.get("/{id}")
     async def job(id: str, request: Request) -> dict[str, Any]:
         view = await find(id, request)
-        return shown(view, await controller.devices(view.job))
+        return shown(view, request, await controller.devices(view.job))
 
     @router.post("/{id}/cancel")
     async def cancel(id: str, request: Request, op_id: OpId = None) -> dict[str, Any]:
@@ -135,7 +138,8 @@ def job_routes(controller: Controller) -> APIRouter:
         ids = await controller.cancel(owner_of(request), named, op_id_of(op_id), any_owner=admin)
         views = await controller.find_surely(ids[:MOST_RETURNED])
         stopping = await controller.count_open(ids)
-        return {"jobs": [shown(view) for view in views], "count": len(ids), "stopping": stopping}
+        told = [shown(view, request) for view in views]
+        return {"jobs": told, "count": len(ids), "stopping": stopping}
 
     @router.post("/{id}/signal")
     async def signal(
@@ -159,7 +163,7 @@ def job_routes(controller: Controller) -> APIRouter:
                 holders = [one.to_dict() for one in found.holders]
             except GridError as error:  # the job it is to be placed near is not there now
                 explained = f"{error}. {error.hint}"
-        return {**shown(view), "explanation": explained, "holders": holders}
+        return {**shown(view, request), "explanation": explained, "holders": holders}
 
     @router.post("/plan")
     async def plan(body: Submission, request: Request) -> dict[str, Any]:
@@ -179,11 +183,11 @@ def job_routes(controller: Controller) -> APIRouter:
         if stream not in ("stdout", "stderr"):
             raise InvalidInput("stream", stream, "stdout or stderr")
         view = await find_own(id, request)
-        path = log_path(view.job, controller.home.job(view.job.id), stream)
-        size = await controller.runner.log_size(path)
+        size = await controller.logs.size(view.job, stream)
         if tail is not None:
             offset = max(0, size - tail)
-        text, end = join_log(await controller.runner.read_log(path, offset, limit), offset)
+        pieces = await controller.logs.read(view.job, stream, offset, limit)
+        text, end = join_log(pieces, offset)
         facts = {"Size": size, "Offset": offset, "End": end}
         headers = {f"X-Gridhand-{name}": str(value) for name, value in facts.items()}
         return Response(text, media_type="application/octet-stream", headers=headers)
@@ -199,7 +203,8 @@ def job_routes(controller: Controller) -> APIRouter:
     ) -> StreamingResponse:
         changes = controller.feed.count
         view = await (find_own if attach or output else find)(id, request)
-        wanted = FollowRequest(view.job.id, attach, output, stdout, stderr)
+        whole = may_see(request, view.job.work.owner)
+        wanted = FollowRequest(view.job.id, attach, output, stdout, stderr, whole)
         frames = Follower(controller, wanted, view, changes).frames()
         return StreamingResponse(frames, media_type="application/x-gridhand-frames")
 

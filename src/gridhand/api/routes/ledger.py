@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from gridhand.api.auth import is_admin, owner_of
+from gridhand.api.auth import check_admin, check_may_see_all, may_see, owner_of
 from gridhand.api.http import JSONResponse, api_router, unless_gone
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.schemas.ledger import (
@@ -31,7 +31,7 @@ from gridhand.api.schemas.ledger import (
     read_explain_body,
 )
 from gridhand.controller.controller import Controller
-from gridhand.core.errors import InvalidInput, NotYours
+from gridhand.core.errors import InvalidInput
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, Terms
 from gridhand.core.ledger.status import NodeStatus
 from gridhand.core.liveness.heartbeats import Receipt
@@ -61,7 +61,7 @@ from gridhand.core.operations import (
     Unregister,
 )
 from gridhand.core.rows.answers import explanation_row, node_status_row
-from gridhand.core.rows.ledger import allocation_row, node_row
+from gridhand.core.rows.ledger import Event, allocation_row, node_row
 
 Id = Annotated[str, Path(max_length=100)]
 HeldBy = Annotated[str, Path(max_length=200, description="An id, or the name of its holder.")]
@@ -226,10 +226,12 @@ def _asking_routes(router: APIRouter, controller: Controller) -> None:
 def _history_routes(router: APIRouter, controller: Controller) -> None:
     @router.get("/events", tags=["knowing"])
     async def events(
-        after: Count = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+        request: Request,
+        after: Count = 0,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> Response:
         found = await controller.ask(ListEvents(after, limit))
-        told = [{**one._asdict(), "at": when(one.at), "at_ms": one.at} for one in found]
+        told = [_event_json(one, may_see(request, one.owner)) for one in found]
         return JSONResponse({"events": told})
 
     @router.get("/check", tags=["knowing"])
@@ -242,7 +244,8 @@ def _history_routes(router: APIRouter, controller: Controller) -> None:
         return JSONResponse({"clean": not violations, "violations": violations})
 
     @router.get("/dump", tags=["knowing"])
-    async def dump() -> Response:
+    async def dump(request: Request) -> Response:
+        check_may_see_all(request, "dump")
         return JSONResponse(await controller.ask(DumpLedger()))
 
     @router.get("/identity", tags=["knowing"])
@@ -276,6 +279,12 @@ def allocation_json(held: Allocation) -> dict[str, Any]:
     }
 
 
+def _event_json(event: Event, own: bool) -> dict[str, Any]:
+    """Return an event; of other users only what happened to what, and when."""
+    shown = event if own else event._replace(op_id=None, why="", row=None)
+    return {**shown._asdict(), "at": when(event.at), "at_ms": event.at}
+
+
 def _changed_json(node: Node) -> dict[str, Any]:
     """Return a node after a change, without its allocations."""
     return {
@@ -292,10 +301,7 @@ def _changed_json(node: Node) -> dict[str, Any]:
 
 def _admin(request: Request, what: str) -> str:
     """Return the owner who asks; raise `NotYours` unless they may change the nodes."""
-    owner = owner_of(request)
-    if not is_admin(request):
-        raise NotYours(what, owner, "node")
-    return owner
+    return check_admin(request, what, "node")
 
 
 def _no_session(id: str) -> InvalidInput:

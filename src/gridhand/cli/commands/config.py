@@ -110,12 +110,9 @@ def settings() -> dict[str, dict[str, Any]]:
     from gridhand.home import Home
 
     home = Home.find(make=False)
-    given = os.environ.get("GRIDHAND_ADDRESS")
     return {
         "home": _setting(home.folder, _home_source()),
-        "address": _setting(
-            given or f"unix:{home.socket}", "GRIDHAND_ADDRESS" if given else "default"
-        ),
+        "address": _address(home),
         "store": _store(home),
         "log": _setting(home.log, "default"),
         "log_bytes": _setting(LOG_BYTES, "default"),
@@ -126,6 +123,16 @@ def settings() -> dict[str, dict[str, Any]]:
 
 def _setting(value: Any, source: str) -> dict[str, Any]:
     return {"value": value, "from": source}
+
+
+def _address(home: Home) -> dict[str, Any]:
+    from gridhand.client.controller_finder import usual_address
+
+    if given := os.environ.get("GRIDHAND_ADDRESS"):
+        return _setting(given, "GRIDHAND_ADDRESS")
+    found = usual_address()
+    shared = found.path != home.socket
+    return _setting(str(found), "the controller of this machine" if shared else "default")
 
 
 def _store(home: Home) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gridhand.cli import render
 from gridhand.cli.help_format import command, option
 from gridhand.cli.support import machine_checks
 from gridhand.cli.support.machine_checks import Finding
-from gridhand.home import LONGEST_SOCKET, MACHINE_SOCKET, OWN_FOLDER, Home, close_hint
+from gridhand.home import LONGEST_SOCKET, OWN_FOLDER, Home, close_hint, machine_socket
 from gridhand.posix.daemon import LOCK
 from gridhand.posix.locks import read_holder
 
@@ -129,7 +129,10 @@ def check_controller(home: Home) -> Iterator[Finding]:
     except GridError as error:
         yield Finding("controller", "fail", str(error), error.hint)
         return
-    text = f"version {facts['version']}, pid {facts['pid']}, at {client.address}"
+    whose = "for all users of this machine" if facts.get("shared") else "your own"
+    if facts.get("shared") is not True and os.environ.get("GRIDHAND_ADDRESS"):
+        whose = "named by GRIDHAND_ADDRESS"
+    text = f"{whose}, version {facts['version']}, pid {facts['pid']}, at {client.address}"
     if facts["version"] != __version__:
         hint = (
             f"This is version {__version__}. Run `grid stop --keep-jobs` to replace the controller."
@@ -137,7 +140,7 @@ def check_controller(home: Home) -> Iterator[Finding]:
         yield Finding("controller", "warn", text, hint)
     else:
         yield Finding("controller", "ok", text)
-    if os.path.exists(MACHINE_SOCKET) and os.path.exists(home.socket):
+    if os.path.exists(machine_socket()) and os.path.exists(home.socket):
         text = "two controllers, the machine's and yours, both allocate the same cores"
         yield Finding("controller", "warn", text, "Stop one of them with `grid stop`.")
 

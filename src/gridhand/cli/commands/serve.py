@@ -46,6 +46,7 @@ _SOCKET_S = 5.0  # for a controller to put back its socket
     help="Act as this node, such as a:cpu=4,memory=2GB, instead of this machine. Repeat it for a"
     " test cluster. Later controllers of this home folder do the same.",
 )
+@option("--system", is_flag=True, help="Serve all users of this machine, as root.")
 @option("--stand-for", "old_nodes", multiple=True, hidden=True)  # the former spelling
 @option("--ready-fd", type=click.IntRange(3), metavar="N", hidden=True)
 @click.pass_context
@@ -55,6 +56,7 @@ def serve(
     config: str | None,
     new_cluster: bool,
     nodes: tuple[str, ...],
+    system: bool,
     old_nodes: tuple[str, ...],
     ready_fd: int | None,
 ) -> None:
@@ -62,21 +64,43 @@ def serve(
 
     Other commands start a controller in the background when none is running. Ctrl-C or SIGTERM
     stops it; jobs continue, and the next controller adopts them.
+
+    With --system, every user of the machine finds this controller, and jobs run as their users.
+    `grid service install --system` runs it with systemd.
     """
+    import os
+
     store = _without_password_in_sight(store)
     from gridhand.api.http_server import serve as run_controller
     from gridhand.controller.local_controller import StartOptions
     from gridhand.home import Home, find_config_file
 
-    home = Home.find()
+    if system:
+        _check_root()
+        home = Home.machine_wide()
+    else:
+        home = Home.find()
+        config = config or find_config_file()
     pairs = (node.partition(":") for node in (*nodes, *old_nodes))
     start = StartOptions(
         store=store,
-        config=config or find_config_file(),
+        config=config or os.environ.get("GRIDHAND_CONFIG"),
         new_cluster=new_cluster,
         virtual_nodes={name: amounts.replace(",", " ") for name, _, amounts in pairs},
+        system=system,
     )
     ctx.exit(run_controller(home, start, ready_fd=ready_fd))
+
+
+def _check_root() -> None:
+    """Raise unless we are root: nobody else can run jobs as their users."""
+    import os
+
+    from gridhand.core.errors import GridError
+
+    if os.geteuid() != 0:
+        hint = "Run it with sudo, or `grid serve` for a controller of your own."
+        raise GridError("--system needs root", hint=hint)
 
 
 def _without_password_in_sight(store: str | None) -> str | None:
