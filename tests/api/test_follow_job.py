@@ -7,7 +7,7 @@ import pytest
 
 from api_server import JOB
 from gridhand.api import follow_job
-from gridhand.controller import connections
+from gridhand.controller.clients import connections
 from gridhand.core.errors import OutcomeUnknown, StoreUnavailable
 from until import until
 

@@ -13,7 +13,8 @@ import pytest
 
 from controller_place import Place, in_place
 from fake_engine import report
-from gridhand.controller import connections, retention
+from gridhand.controller import retention
+from gridhand.controller.clients import connections
 from gridhand.controller.keeper.questions import Read
 from gridhand.core.errors import (
     InvalidDependency,

@@ -26,7 +26,7 @@ def _no_patience(monkeypatch):
     """What is tried again is tried again at once, and what is away is given up at once."""
     monkeypatch.setattr("gridhand.controller.keeper.write_batch._RECOVERY_S", 0.0)
     monkeypatch.setattr("gridhand.controller.keeper.keeper._RETRY_S", 0.01)
-    monkeypatch.setattr("gridhand.controller.job_runner._RETRY_S", 0.001)
+    monkeypatch.setattr("gridhand.controller.jobs.job_runner._RETRY_S", 0.001)
     monkeypatch.setattr("gridhand.controller.store_retry.PAUSE_S", 0.001)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller_place import Place
 from damaged_pages import break_page, pages_of
-from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.jobs.job_reader import JobFilter
 from gridhand.core.errors import StoreDamaged
 from gridhand.core.jobs.job import JobPhase
 from gridhand.core.model.nodes import Node

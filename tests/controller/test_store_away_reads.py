@@ -4,7 +4,7 @@ import pytest
 
 from controller_place import in_place
 from gridhand import StoreUnavailable
-from gridhand.controller import job_reader
+from gridhand.controller.jobs import job_reader
 from gridhand.core.errors import OutcomeUnknown
 
 

@@ -8,7 +8,7 @@ from failing_store import FailingStore
 from fake_engine import FakeEngine
 from gridhand.audit import check_history, check_rebuild, check_state
 from gridhand.controller.controller import Controller
-from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.jobs.job_reader import JobFilter
 from gridhand.core.jobs.job import JobSpec, JobState
 from gridhand.core.model.requests import Request
 from gridhand.core.operations import DumpLedger, ListEvents

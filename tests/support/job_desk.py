@@ -95,7 +95,7 @@ class Desk:
 
 
 def find(ids):
-    from gridhand.controller.job_reader import find_stored
+    from gridhand.controller.jobs.job_reader import find_stored
 
     return find_stored(ids)
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 
 from gridhand.api.slow_clients import MOST_CONNECTIONS, TimedProtocol
-from gridhand.controller.job_users import JobUsers
+from gridhand.controller.jobs.job_users import JobUsers
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.core.errors import InvalidInput, NotYours
 from gridhand.core.model.names import check_label

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from gridhand.api.json_views import hide_private, job_json
 from gridhand.controller.controller import Controller
-from gridhand.controller.job_feed import Listening
-from gridhand.controller.start_orders import log_path
+from gridhand.controller.jobs.job_feed import Listening
+from gridhand.controller.jobs.start_orders import log_path
 from gridhand.core.errors import StoreUnavailable
 from gridhand.core.model.names import JobId
 from gridhand.core.queue.job_view import JobView

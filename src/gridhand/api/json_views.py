@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gridhand.api.load_views import gpu_load_json, load_json, used_json
-from gridhand.controller.start_orders import log_path
+from gridhand.controller.jobs.start_orders import log_path
 from gridhand.core.jobs.job import Attempt, Job
 from gridhand.core.ledger.status import GpuStatus, NodeStatus
 from gridhand.core.model.requests import Request

@@ -13,31 +13,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gridhand.controller.call_recorder import CallRecorder
-from gridhand.controller.client_sessions import (
+from gridhand.controller.clients.call_recorder import CallRecorder
+from gridhand.controller.clients.client_sessions import (
     Sessions,
     attached_jobs,
     session_allocations,
     with_clients,
 )
-from gridhand.controller.connections import ConnectionCounts
-from gridhand.controller.declared_nodes import DeclaredNodes
-from gridhand.controller.environment_files import Environments, environments_in_use
-from gridhand.controller.foreign_use import ForeignUse
-from gridhand.controller.job_feed import Feed
-from gridhand.controller.job_logs import JobLogs
-from gridhand.controller.job_reader import JobFilter, JobReader
-from gridhand.controller.job_runner import Runner
-from gridhand.controller.job_users import JobUsers
+from gridhand.controller.clients.connections import ConnectionCounts
+from gridhand.controller.clients.nested_waits import NestedWaits
+from gridhand.controller.jobs.array_dependencies import expand_arrays
+from gridhand.controller.jobs.environment_files import Environments, environments_in_use
+from gridhand.controller.jobs.job_feed import Feed
+from gridhand.controller.jobs.job_logs import JobLogs
+from gridhand.controller.jobs.job_reader import JobReader
+from gridhand.controller.jobs.job_runner import Runner
+from gridhand.controller.jobs.job_users import JobUsers
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.embedded import Embedded
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
-from gridhand.controller.liveness_watcher import LivenessWatcher
-from gridhand.controller.nested_waits import NestedWaits
-from gridhand.controller.node_samples import NodeSamples
+from gridhand.controller.nodes.declared_nodes import DeclaredNodes
+from gridhand.controller.nodes.foreign_use import ForeignUse
+from gridhand.controller.nodes.liveness_watcher import LivenessWatcher
+from gridhand.controller.nodes.node_samples import NodeSamples
 from gridhand.controller.other_controllers import Neighbours
 from gridhand.controller.problem_list import list_problems
 from gridhand.controller.retention import Retention
@@ -76,7 +77,6 @@ from gridhand.store.base import Store
 from gridhand.store.home_store import HomeStore
 
 _KILLING_S = 60.0
-MOST_AFTER = 10_000  # jobs that one is to run after
 
 _log = logging.getLogger(__name__)
 
@@ -301,7 +301,7 @@ class Controller(JobReader):
         after: tuple[After, ...] = (),
     ) -> Submitted:
         """Queue a job or an array. The environment that `work` names must have been kept."""
-        command = Submit(work.owner, op_id, work, indices, await self._expand_arrays(after))
+        command = Submit(work.owner, op_id, work, indices, await expand_arrays(after, self))
         count = max(1, len(indices))
         self.environments.need(work.environment, count - 1)
         try:
@@ -316,18 +316,6 @@ class Controller(JobReader):
         if not work.detached:
             self.attached.expect(submitted.ids)
         return submitted
-
-    async def _expand_arrays(self, after: tuple[After, ...]) -> tuple[After, ...]:
-        """Replace each array by its tasks, which all exist from the moment it is submitted."""
-        expanded: list[After] = []
-        for id, condition in after:
-            whole = JobFilter(array=id, limit=MOST_AFTER)
-            tasks = [] if "_" in id else await self.jobs(whole)
-            ids = [view.job.id for view in reversed(tasks)] or [id]
-            expanded += [After(task, condition) for task in ids]
-        if len(expanded) > MOST_AFTER:
-            raise InvalidInput("after", f"{len(expanded)} jobs", f"at most {MOST_AFTER} jobs")
-        return tuple(expanded)
 
     async def cancel(
         self, owner: str, ids: Sequence[str], op_id: str | None = None, *, any_owner: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gridhand.controller.controller import Controller
-from gridhand.controller.job_users import JobUsers
+from gridhand.controller.jobs.job_users import JobUsers
 from gridhand.controller.machine_name import machine_name
 from gridhand.controller.settings import Settings
 from gridhand.engines.virtual_nodes import engine_of, read_virtual_nodes, write_virtual_nodes

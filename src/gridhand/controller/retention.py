@@ -15,8 +15,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from gridhand.controller.call_recorder import CallRecorder
-from gridhand.controller.job_reader import find_stored
+from gridhand.controller.clients.call_recorder import CallRecorder
+from gridhand.controller.jobs.job_reader import find_stored
 from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.core.errors import GridError
 from gridhand.core.model.names import JobId

@@ -9,7 +9,7 @@ import pytest
 from gridhand.api.routes.calls import LONGEST_ERROR, MOST_LISTED, MOST_REPORTED
 from gridhand.client import routes
 from gridhand.client.transport import Address
-from gridhand.controller import call_recorder, client_sessions, connections
+from gridhand.controller.clients import call_recorder, client_sessions, connections
 from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownCall
 from nodeless_controller import Running
 from until import until

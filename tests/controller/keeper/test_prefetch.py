@@ -3,7 +3,7 @@
 import pytest
 
 from gridhand import StoreUnavailable
-from gridhand.controller.job_reader import count_jobs, state_of
+from gridhand.controller.jobs.job_reader import count_jobs, state_of
 from gridhand.controller.keeper.prefetch import AHEAD_MS, MOST_AHEAD
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.keeper.tickets import NOWHERE, Ticket

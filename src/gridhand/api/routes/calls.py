@@ -24,9 +24,9 @@ from gridhand.api.schemas.ledger import (
     SessionId,
     Strict,
 )
-from gridhand.controller.call_recorder import WantedCalls
+from gridhand.controller.clients.call_recorder import WantedCalls
+from gridhand.controller.clients.nested_waits import WaitReport
 from gridhand.controller.controller import Controller
-from gridhand.controller.nested_waits import WaitReport
 from gridhand.core.errors import InvalidInput
 from gridhand.core.model.call_record import (
     LONGEST_RUN,

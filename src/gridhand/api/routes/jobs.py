@@ -16,12 +16,16 @@ from gridhand.api.json_views import hide_private, job_json
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
 from gridhand.controller.controller import Controller
-from gridhand.controller.dry_run import planned
-from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.jobs.dry_run import planned
+from gridhand.controller.jobs.job_reader import JobFilter
+from gridhand.controller.jobs.submission_warnings import (
+    warn_of_nodes,
+    warn_of_retries,
+    warn_of_users,
+)
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import Read
-from gridhand.controller.submission_warnings import warn_of_nodes, warn_of_retries, warn_of_users
 from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownJob
 from gridhand.core.jobs.job import JobPhase, JobSpec, JobState
 from gridhand.core.model.names import JobId, NodeName

@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 def settings() -> dict[str, dict[str, Any]]:
     """Return each setting with its value and its source."""
-    from gridhand.controller.start_orders import LOG_BYTES, PROCESSES
+    from gridhand.controller.jobs.start_orders import LOG_BYTES, PROCESSES
     from gridhand.home import Home
 
     home = Home.find(make=False)

@@ -29,9 +29,12 @@ from gridhand.core.observations import NoteSpawned, SkipJobNumbers, Spawned
 from gridhand.core.operations import Cancel, Command, EndAttempts, NoteSignal, Submit, Submitted
 from gridhand.core.placement.place import place
 from gridhand.core.placement.strategies import strategy_named
+from gridhand.core.queue.job_view import view_job
+from gridhand.core.queue.queue import Queue
 
 MOST_OPEN = 1_000_000  # jobs of all owners; each is in memory
 _MOST_KNOWN_TO_FIT = 1000
+_MOST_VIEWS = 1000  # of the jobs of one submission
 ADMIN = "*"  # may act for every owner: the controller itself
 
 
@@ -189,6 +192,15 @@ DECISIONS: Mapping[type[Command[Any]], Callable[[Any, Context], Any]] = {
 
 
 # ---- observations
+
+
+def add_views(context: Context, queue: Queue) -> None:
+    """Complete the replies to submissions, which are durable now, with views of the jobs."""
+    index = context.ledger.jobs
+    for submitted in context.submitted:
+        for id in submitted.ids[:_MOST_VIEWS]:
+            job = index.open.get(id) or index.over[id]
+            submitted.views.append(view_job(job, context.ledger, queue, context.now))
 
 
 def note_spawned(observed: NoteSpawned, context: Context) -> list[Job]:

@@ -47,13 +47,11 @@ from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.operations import Allocate, Command, MoveAllocation
 from gridhand.core.placement.snapshot import Snapshot
 from gridhand.core.placement.strategies import OwnStrategy
-from gridhand.core.queue.job_view import view_job
 from gridhand.store.base import Batch, Store
 from gridhand.store.base import StoredOperation as AnsweredOperation
 from gridhand.store.ownership import NextEpoch, following_epoch
 
 MOST_IN_A_BATCH = 2000
-_MOST_VIEWS = 1000  # of the jobs of one submission
 _RETRY_S = 0.5
 _KEEPER = ""  # the owner of changes that nobody asked for, such as an expiry
 _Answer = TypeVar("_Answer")
@@ -292,24 +290,14 @@ class Keeper:
         context.past_jobs.clear()
         if written.entries or written.operations:
             write_batch(self._store, written)
-            self._add_views()
+            if self._dispatch is not None:
+                job_commands.add_views(context, self._dispatch.queue)
+            context.submitted.clear()
             changes = [change for change, _, _ in written.entries]
             context.ledger.settle()
             self._refused = False
             if self._dispatch is not None:
                 self._dispatch.settled(changes)
-
-    def _add_views(self) -> None:
-        """Complete the replies to submissions, which are durable now, with views of the jobs."""
-        context, dispatch = self._context, self._dispatch
-        for submitted in context.submitted if dispatch is not None else ():
-            assert dispatch is not None
-            index = context.ledger.jobs
-            for id in submitted.ids[:_MOST_VIEWS]:
-                job = index.open.get(id) or index.over[id]
-                view = view_job(job, context.ledger, dispatch.queue, context.now)
-                submitted.views.append(view)
-        context.submitted.clear()
 
     def _decide(
         self, commands: list[Ticket], answered: AnsweredOperations, starting: bool

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from controller_place import in_place
-from gridhand.controller.foreign_use import ForeignUse
 from gridhand.controller.keeper.questions import Read
+from gridhand.controller.nodes.foreign_use import ForeignUse
 from gridhand.core.jobs.job import JobState
 from gridhand.core.model.resources import UNIT
 from gridhand.core.operations import GetNode, GetStatus

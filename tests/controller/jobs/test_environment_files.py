@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from gridhand.controller import environment_files
-from gridhand.controller.environment_files import Environments
+from gridhand.controller.jobs import environment_files
+from gridhand.controller.jobs.environment_files import Environments
 from gridhand.core.errors import StoreFull, StoreUnavailable
 
 

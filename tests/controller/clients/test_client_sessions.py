@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from gridhand.controller import client_sessions, connections
-from gridhand.controller.client_sessions import Sessions
-from gridhand.controller.connections import ConnectionCounts
+from gridhand.controller.clients import client_sessions, connections
+from gridhand.controller.clients.client_sessions import Sessions
+from gridhand.controller.clients.connections import ConnectionCounts
 from gridhand.core.errors import ControllerStopping
 
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gridhand.controller.connections import AFTER_RESTART_S, ConnectionCounts
+from gridhand.controller.clients.connections import AFTER_RESTART_S, ConnectionCounts
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.core.errors import ControllerStopping
 from gridhand.core.ledger.allocations import Lifetime

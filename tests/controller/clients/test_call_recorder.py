@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from controller_place import in_place
-from gridhand.controller import call_recorder, store_retry
-from gridhand.controller.call_recorder import WantedCalls
+from gridhand.controller import store_retry
+from gridhand.controller.clients import call_recorder
+from gridhand.controller.clients.call_recorder import WantedCalls
 from gridhand.core.errors import (
     InvalidInput,
     NotYours,

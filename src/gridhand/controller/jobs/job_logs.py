@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from gridhand.controller.job_users import JobUsers
-from gridhand.controller.start_orders import log_path
+from gridhand.controller.jobs.job_users import JobUsers
+from gridhand.controller.jobs.start_orders import log_path
 from gridhand.core.jobs.job import Job
 from gridhand.engines.base import Engine
 from gridhand.home import Home

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridhand.controller.node_samples import NodeSamples
-from gridhand.controller.sample_check import check_usage
+from gridhand.controller.nodes.node_samples import NodeSamples
+from gridhand.controller.nodes.sample_check import check_usage
 from gridhand.core.errors import InvalidInput
 
 GOOD = {

@@ -1,8 +1,8 @@
 """Lists of jobs in which the tasks of an array that are alike are one line, at any size."""
 
 from controller_place import in_place
-from gridhand.controller import job_reader
-from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.jobs import job_reader
+from gridhand.controller.jobs.job_reader import JobFilter
 from gridhand.core.jobs.job import JobState
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from gridhand.controller import job_feed
-from gridhand.controller.job_feed import Feed
+from gridhand.controller.jobs import job_feed
+from gridhand.controller.jobs.job_feed import Feed
 from gridhand.core.jobs.job import Job, JobSpec, JobState
 from gridhand.core.model.requests import Request
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gridhand.controller.job_runner import OWNER
+from gridhand.controller.jobs.job_runner import OWNER
 from gridhand.core.errors import GridError, InvalidInput, OutcomeUnknown, StoreUnavailable
 from gridhand.core.model.declared_node import merge_declared
 from gridhand.core.model.names import NodeName

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gridhand.controller.job_lines import JobLine, JobLines, view_alike
-from gridhand.controller.job_runner import Runner
+from gridhand.controller.jobs.job_lines import JobLine, JobLines, view_alike
+from gridhand.controller.jobs.job_runner import Runner
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gridhand.controller.job_runner import OWNER
+from gridhand.controller.jobs.job_runner import OWNER
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.core.errors import GridError, InvalidInput, NodeSuperseded, StoreUnavailable

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gridhand.controller.sample_check import check_usage
+from gridhand.controller.nodes.sample_check import check_usage
 from gridhand.core.errors import InvalidInput
 from gridhand.core.jobs.job import Job
 from gridhand.core.model.names import NodeName

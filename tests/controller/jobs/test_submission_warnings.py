@@ -5,8 +5,8 @@ import os
 import pytest
 
 from api_server import JOB, Api, Server
+from gridhand.controller.jobs.submission_warnings import warn_of_users
 from gridhand.controller.other_controllers import Neighbours
-from gridhand.controller.submission_warnings import warn_of_users
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gridhand.controller.controller import Controller
-from gridhand.controller.job_reader import JobFilter
+from gridhand.controller.jobs.job_reader import JobFilter
 from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.keeper.run_within import find_room_within

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridhand.controller import nested_waits
+from gridhand.controller.clients import nested_waits
+from gridhand.controller.clients.nested_waits import NestedWaits, WaitReport
 from gridhand.controller.keeper.job_commands import ADMIN
-from gridhand.controller.nested_waits import NestedWaits, WaitReport
 from gridhand.core.jobs.job import JobState
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import Resources

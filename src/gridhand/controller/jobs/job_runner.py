@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from gridhand.controller.environment_files import Environments
-from gridhand.controller.foreign_use import ForeignUse
-from gridhand.controller.job_users import JobUsers
+from gridhand.controller.jobs.environment_files import Environments
+from gridhand.controller.jobs.job_users import JobUsers
+from gridhand.controller.jobs.placed_jobs import PlacedJob, attempts_elsewhere, placed_jobs
+from gridhand.controller.jobs.start_orders import make_order
 from gridhand.controller.keeper.questions import Read
-from gridhand.controller.node_samples import NodeSamples
-from gridhand.controller.placed_jobs import PlacedJob, attempts_elsewhere, placed_jobs
-from gridhand.controller.start_orders import make_order
+from gridhand.controller.nodes.foreign_use import ForeignUse
+from gridhand.controller.nodes.node_samples import NodeSamples
 from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
     ControllerStopping,

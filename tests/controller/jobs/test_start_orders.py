@@ -2,7 +2,7 @@
 
 import pytest
 
-from gridhand.controller.start_orders import LOG_BYTES, PROCESSES, log_path, make_order
+from gridhand.controller.jobs.start_orders import LOG_BYTES, PROCESSES, log_path, make_order
 from gridhand.core.jobs import job as jobs
 from gridhand.core.jobs.job import JobSpec
 from gridhand.core.ledger.allocations import Terms

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gridhand.controller import connections
-from gridhand.controller.connections import ConnectionCounts
+from gridhand.controller.clients import connections
+from gridhand.controller.clients.connections import ConnectionCounts
 
 
 class Ended:

@@ -1,0 +1,1 @@
+"""Jobs as the controller runs, lists and explains them."""

@@ -1,0 +1,1 @@
+"""The nodes that report to the controller, and what is measured there."""
