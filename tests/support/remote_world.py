@@ -202,7 +202,9 @@ class World:
             assert silent_ms >= DOWN_MS or rebooted
         if change.health is Health.SUSPECT and change.was is Health.UP:
             deaf = self.unanswered[name] >= MOST_UNANSWERED
-            assert silent_ms >= SUSPECT_MS or rebooted or deaf
+            reports = self.delivered[name]
+            stale = bool(reports and reports[-1].running - self.ledger[name].held)
+            assert silent_ms >= SUSPECT_MS or rebooted or deaf or stale
         if WORSE.index(change.health) < WORSE.index(change.was):
             assert silent_ms < SUSPECT_MS, "it is better without having been heard"
             assert not self.strays(name), "it is better though it runs what it does not own"

@@ -277,6 +277,16 @@ def test_46_another_machine_takes_over_when_the_first_has_certainly_stopped(watc
     assert watch.now - heard >= budget.DOWN_MS
 
 
+def test_46_each_machine_that_had_the_name_must_have_stopped(watch):
+    """A third machine takes it, and the second may have been given something by hand."""
+    watch.wait(2, incarnation=2, boot="b2")
+    watch.wait(20, incarnation=2, boot="b2")
+    heard = watch.liveness.last_heard("n1")
+    while watch.health() != "down":
+        watch.wait(1, incarnation=3, boot="b3")
+    assert watch.now - heard >= budget.DOWN_MS
+
+
 # ---- flapping
 
 

@@ -180,8 +180,8 @@ class _RemoteNode:
         is_down = self.recorded.health is Health.DOWN
         if beat.boot_id == (self.recorded.boot_id or self.boot_id or beat.boot_id):
             self.lost_at = None  # the boot that runs what the ledger has there
-        elif not is_down and self.lost_at is None:
-            self.lost_at = self.heard + DOWN_MS
+        elif not is_down and (self.lost_at is None or beat.boot_id != self.boot_id):
+            self.lost_at = self.heard + DOWN_MS  # of the boot that was heard until now
         if self.last_taken is None or now - self.heard >= SUSPECT_MS:
             self.steady_from = now
         self.heard = self.last_taken = now
