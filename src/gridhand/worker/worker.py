@@ -33,6 +33,7 @@ _LOOK_MS = 50
 _SLOW_S = 0.001  # the answer to a call that took longer is sent at once
 _MANY = 4096  # bytes of answers that are sent without waiting for more
 _LEAVE_S = 0.3
+_CANCELLED_S = 10.0  # by when the controller has noticed that the client is gone
 _CHUNK = 1 << 18
 
 
@@ -56,6 +57,7 @@ class Worker:
 
     def __init__(self, folder: str, shape: int, name: str = "") -> None:
         self._folders: list[str] = []
+        self._is_job = not name
         self._socket = _connected(folder, shape, name)
         self._frames = wire.Frames()
         self._calls: deque[tuple[int, int, int, bytes]] = deque()
@@ -246,11 +248,16 @@ class Worker:
             self._ticking = len(self._calls) > 1  # they may just have come
 
     def _leave(self) -> None:
-        """End the process. If the client is dead, remove its folders first."""
+        """End the process. If the client is dead, remove its folders first.
+
+        A job waits to be ended then: the controller cancels the jobs of a client that is gone, and
+        one that ended by itself just before that would count as failed.
+        """
         deadline = perf_counter() + _LEAVE_S
         with contextlib.suppress(OSError):
             while self._folders and perf_counter() < deadline:
                 if _remove_if_dead(self._folders):
+                    sleep(_CANCELLED_S if self._is_job else 0)
                     break
                 sleep(0.01)
         _exit(1)

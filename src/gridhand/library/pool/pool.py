@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
+from gridhand.client.launch import say
 from gridhand.client.transport import Address
 from gridhand.core.errors import CallFailed, GridClosed, GridError
 from gridhand.library.functions.function_runner import FunctionCall, Returned
@@ -134,15 +135,20 @@ class Pool:
         self._slots.wait_for_unused()
 
     def close(self) -> None:
+        self._end_calls()
+
+    def _end_calls(self) -> int:
+        """Close the pool; return how many calls had not ended, and are cancelled."""
         if os.getpid() != self._pid:
-            return
+            return 0
         with self.state.lock:
             was_closed = self.state.closed
             open_calls = self.state.close()
         if was_closed or self._folder is None:
-            return
+            return 0
+        cancelled = 0
         for call in open_calls:
-            force_cancel(call.future)
+            cancelled += force_cancel(call.future)
             call.over()
         self._loop.close()
         self._slots.close()
@@ -150,6 +156,7 @@ class Pool:
         keep_those_in(self._folder.folders)
         self._folder.remove()
         atexit.unregister(self._at_exit)
+        return cancelled
 
     # ---- beginning
 
@@ -189,7 +196,9 @@ class Pool:
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
-        self.close()
+        if count := self._end_calls():
+            calls = "1 call was" if count == 1 else f"{count} calls were"
+            say(f"grid: {calls} stopped with this program; detach=True lets calls go on\n")
 
     def _refuse(self) -> None:
         raise GridClosed("this grid was closed", hint="Open another one.")
