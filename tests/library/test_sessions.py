@@ -228,7 +228,7 @@ class Script:
         self.asked = []
         self.lost_ones = []
 
-    def ask(self, owner, ask):
+    def ask(self, owner, ask, opened=None):
         self.asked.append((ask.target.rpartition("/")[2], ask.op_id))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
