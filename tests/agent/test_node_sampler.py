@@ -100,8 +100,13 @@ def test_the_rate_of_a_tree_is_its_time_by_the_time_between_samples(node):
             os.killpg(parent.pid, signal.SIGKILL)
 
 
+def measured(event):
+    """Whether it is a sample of some time, for which all processes were read."""
+    return event.get("over_ms", 0) > 500 and "processes" in event["node"]
+
+
 def test_a_node_is_measured_when_nothing_runs(agent):
-    event = agent.event("usage", lambda event: event["over_ms"] > 500)
+    event = agent.event("usage", measured)
     assert event["jobs"] == {}
     load = event["node"]
     assert 0 <= load["cpu"] <= os.cpu_count()
@@ -172,3 +177,11 @@ def test_wrong_paces_are_refused(agent):
         code, message = agent.ask("sample", **asked)
         assert code == "malformed"
         assert message.startswith(("every_ms: ", "for_ms: ")), message
+
+
+def test_an_idle_agent_does_not_look_at_all_processes_every_second(agent):
+    """Every second the node is measured; all processes are read with the usual samples only."""
+    agent.event("usage", measured)
+    seen = [agent.event("usage")["node"] for _ in range(4)]
+    assert sum("processes" in load for load in seen) <= 1
+    assert all(load["memory_bytes"] > 0 for load in seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
 
 from gridhand.agent.agent import Agent
@@ -16,7 +17,12 @@ from gridhand.agent.jobs.running_attempt import RunningAttempt
 from gridhand.agent.messages import GpuLoad, JobUsage, NodeLoad, OthersLoad, Share, UsageEvent
 from gridhand.core.model.names import JobId
 from gridhand.posix import procfs
+from gridhand.posix.boot_clock import boot_ms
 from gridhand.posix.procfs import ProcessIdentity
+
+_SHORT_MS = 500
+_WALK_MS = 9000  # between looks at all processes: with every usual sample
+_WALK_RATIO = 200  # or later, so that they take half a percent of a core
 
 
 class NodeSampler:
@@ -31,6 +37,9 @@ class NodeSampler:
         self._sampler = Sampler(agent.found.cpus, agent.found.bounds)
         self._strangers = Strangers()
         self._virtual = not agent.found.cpus
+        self._division = Division()
+        self._known: set[int] = set()  # the daemons of the latest division
+        self._next_walk_ms = 0
         self._sampling = asyncio.Lock()  # the parts are not safe for several threads
         self.sampled: frozenset[str] = frozenset()  # the trees of the latest sample
 
@@ -44,6 +53,8 @@ class NodeSampler:
         unread = agent.host.problems
         async with self._sampling:
             usage, event = await asyncio.to_thread(self._measure, trees, devices, owners)
+        if over_ms < _SHORT_MS and "others" in event:
+            event["others"]["cpu"] = 0.0  # the clock of the kernel is too coarse to tell
         if agent.host.problems != unread:
             agent.tell_node()
         self.sampled = frozenset(trees)
@@ -61,19 +72,36 @@ class NodeSampler:
         owners: Mapping[int, JobId],
     ) -> tuple[Usage, UsageEvent]:
         """Measure everything; called in a thread of its own."""
-        usage = self._sampler.sample(trees)
+        usage = self._walk(trees)
         event: UsageEvent = {"event": "usage", "node": {}, "jobs": {}, "foreign": {}}
         if self._virtual:  # it has no machine of its own: its load is that of its jobs
             own = event["own"] = _added(usage)
             event["node"] = {"cpu": own["cpu"], "memory_bytes": own["memory_bytes"]}
             return usage, event
-        jobs = {pid for tree in usage.trees.values() for pid in tree.pids}
-        division = self._strangers.divide(usage.processes, jobs, self._daemons())
+        division = self._division
         event["node"] = {**_node_load(usage), **self._agent.host.read()}
         event["own"] = _own(usage, division)
         event["others"] = self._others(usage, division)
         event["gpus"] = {id: _gpu_load(*read, owners) for id, read in devices.items()}
         return usage, event
+
+    def _walk(self, trees: Mapping[str, list[ProcessIdentity]]) -> Usage:
+        """Measure, and divide the processes; without jobs only as often as that costs little.
+
+        Processes of others come and go slowly, and reading thousands of them takes a while. The
+        first look has no rates, so the second one follows with the next sample.
+        """
+        daemons = self._daemons()
+        walk = bool(trees) or daemons != self._known or boot_ms() >= self._next_walk_ms
+        begun_s = time.thread_time()
+        usage = self._sampler.sample(trees, walk=walk)
+        if walk and not self._virtual:
+            jobs = {pid for tree in usage.trees.values() for pid in tree.pids}
+            self._division = self._strangers.divide(usage.processes, jobs, daemons)
+            took_ms = round(1000 * (time.thread_time() - begun_s))
+            pause_ms = max(_WALK_MS, _WALK_RATIO * took_ms) if self._known else 0
+            self._next_walk_ms, self._known = boot_ms() + pause_ms, daemons
+        return usage
 
     def _daemons(self) -> set[int]:
         return {os.getpid(), self._agent.starter.greeting["pid"], *self._controllers()}
@@ -98,11 +126,10 @@ class NodeSampler:
 
 def _node_load(usage: Usage) -> NodeLoad:
     node = usage.node
-    return {
-        "cpu": round(node.cpu, 3),
-        "memory_bytes": node.memory_bytes,
-        "processes": node.processes,
-    }
+    load: NodeLoad = {"cpu": round(node.cpu, 3), "memory_bytes": node.memory_bytes}
+    if usage.processes:
+        load["processes"] = node.processes
+    return load
 
 
 def _added(usage: Usage) -> Share:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from gridhand.agent.messages import ProcessLoad
@@ -26,9 +27,9 @@ _LEAST_CPU = 0.05
 class Division:
     """The use by daemons of ours and what descends from them, and the largest other processes."""
 
-    daemon_cpu: float
-    daemon_bytes: int
-    largest: tuple[ProcessLoad, ...]
+    daemon_cpu: float = 0.0
+    daemon_bytes: int = 0
+    largest: tuple[ProcessLoad, ...] = ()
 
 
 class Strangers:
@@ -106,6 +107,11 @@ def owner_name(pid: int, root: Path = Path("/")) -> str:
         uid = os.stat(root / "proc" / str(pid)).st_uid
     except OSError:
         return ""
+    return _user_name(uid)
+
+
+@lru_cache(256)  # a directory service may take long to answer
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -95,14 +95,21 @@ class Sampler:
         self._bounds = bounds or Bounds()
         self._trees: dict[str, _Tree] = {}
 
-    def sample(self, trees: Mapping[str, Iterable[ProcessIdentity]], *, pss: bool = True) -> Usage:
+    def sample(
+        self,
+        trees: Mapping[str, Iterable[ProcessIdentity]],
+        *,
+        pss: bool = True,
+        walk: bool = True,
+    ) -> Usage:
         """Return the use of the node, and of each tree, which is given by its first processes.
 
         A tree that is left out is forgotten. A process that was seen to have ended stays so, even
         if another one gets its pid. Without `pss` shared pages are not looked up, for frequent
-        samples: a closer one can settle doubts.
+        samples: a closer one can settle doubts. Without `walk` no process is read, which costs
+        next to nothing; there must be no trees then.
         """
-        table = procfs.read_processes(self._root)
+        table = procfs.read_processes(self._root) if walk or trees else {}
         self._remember(trees)
         self._claim(table)
         budget = PSS_BUDGET_BYTES if pss else 0
