@@ -7,7 +7,7 @@ from gridhand.controller.keeper.questions import Read
 from gridhand.controller.nodes.foreign_use import ForeignUse
 from gridhand.core.jobs.job import JobState
 from gridhand.core.model.resources import UNIT
-from gridhand.core.operations import GetNode, GetStatus
+from gridhand.core.operations import GetNode, GetStatus, Unregister
 
 GB = 10**9
 
@@ -85,8 +85,11 @@ async def test_samples_reach_placement_only_where_the_configuration_says_so(plac
     assert told["changed"] == ["respect_foreign_use"]
     assert told["not_used_yet"] == []
     await place.until(lambda: less_than(place, 7 * GB))
-    # The node is registered again by its agent: the next sample counts, though it is the same.
+    # The node goes and comes back: the next sample counts, though it is the same.
+    await place.controller.ask(Unregister("ann", name="n1"))
     place.engine.sink.node_changed(place.engine.node, [])
+    await place.until(lambda: is_there(place))
+    assert await is_all(place)
     place.engine.sink.measured("n1", sample(2 * GB))
     await place.until(lambda: less_than(place, 7 * GB))
     await reload(
@@ -130,6 +133,10 @@ async def test_a_job_waits_for_others_to_leave(place):
     await place.controller.ask(GetStatus())
     assert await place.state(id) is JobState.RUNNING
     place.engine.end((id, 1))
+
+
+async def is_there(place):
+    return await place.controller.ask(Read(lambda context: "n1" in context.ledger.nodes))
 
 
 async def less_than(place, amount):
