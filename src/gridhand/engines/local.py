@@ -22,6 +22,7 @@ from gridhand.core.errors import StoreInvalid
 from gridhand.core.model.names import JobId
 from gridhand.engines.base import AttemptReport, EndReport, Key, Known, Seen, Sink, StartOrder
 from gridhand.engines.file_reads import FileReads
+from gridhand.posix.plain_open import open_plain, stat_plain
 from gridhand.posix.unix_users import UnixUser
 
 _BATCH = 64  # the ends of the first are reported while the last are started
@@ -214,14 +215,16 @@ class LocalEngine:
         self, path: str, offset: int, limit: int, user: UnixUser | None = None
     ) -> list[tuple[int, bytes | int]]:
         try:
-            pieces = await self._reads.run(user, lambda: read_range(path, offset, limit))
+            opener = os.open if user is None else open_plain
+            pieces = await self._reads.run(user, lambda: read_range(path, offset, limit, opener))
         except (OSError, ValueError):  # a folder, or what we may not read
             return []
         return [(at, piece if isinstance(piece, bytes) else piece.bytes) for at, piece in pieces]
 
     async def log_size(self, path: str, user: UnixUser | None = None) -> int:
         try:
-            return (await self._reads.run(user, lambda: os.stat(path))).st_size
+            stat = os.stat if user is None else stat_plain
+            return (await self._reads.run(user, lambda: stat(path))).st_size
         except (OSError, ValueError):
             return 0
 

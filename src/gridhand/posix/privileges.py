@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from gridhand.posix.unix_users import UnixUser
 
 _CAPABILITY_VERSION = 0x20080522
+_SET_DUMPABLE = 4
 _NOBODY = 0xFFFFFFFF  # asks for the current id, and changes nothing
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,6 +30,7 @@ def become_user(user: UnixUser) -> None:
     os.setresuid(user.uid, user.uid, user.uid)
     if user.uid != 0:
         _drop_capabilities()
+        _hide_memory()
     ids = os.getresuid() + os.getresgid()
     if ids != (user.uid,) * 3 + (user.gid,) * 3 or set(os.getgroups()) != set(user.groups):
         raise PermissionError("the rights of root could not be given up")
@@ -41,6 +43,16 @@ def _drop_capabilities() -> None:
     if _libc.capset(header, nothing) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot drop capabilities: {os.strerror(code)}")
+
+
+def _hide_memory() -> None:
+    """Keep the memory of this process from the user, until it starts another program.
+
+    It is a copy of what root had. Without this, /proc/self/mem might be opened as an input. The
+    kernel does the same by default, but a setting of the machine (fs.suid_dumpable) turns it off.
+    """
+    if _libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot hide the memory of the process")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gridhand.agent.jobs import capped_log
 from gridhand.agent.jobs.capped_log import CappedLog, Cut, read_range
+from gridhand.agent.jobs.running_attempt import AttemptNote
 
 KB = 1 << 10
 
@@ -122,3 +123,19 @@ def test_any_part_can_be_read(tmp_path_factory, offset, limit):
             at, room = at + len(found), room - len(found)
     assert room >= 0
     assert at >= len(whole) or room == 0
+
+
+@pytest.mark.parametrize("of_user", [False, True])
+def test_a_file_that_another_user_named_is_neither_looked_at_nor_cut(tmp_path, of_user):
+    own, log = tmp_path / "own", tmp_path / "log"
+    own.write_bytes(bytes(1 << 20))
+    log.write_bytes(bytes(1 << 20))
+    note = AttemptNote(
+        log_bytes=1 << 16, stdout=str(own), stderr=str(log), kept=["stdout"], of_user=of_user
+    )
+    first, second = note.logs()
+    assert first.size() == first.finish() == (0 if of_user else 1 << 20)
+    assert second.finish() == 1 << 20
+    assert own.stat().st_blocks * 512 >= 1 << 20
+    assert log.stat().st_blocks * 512 < 1 << 20
+    assert AttemptNote.decode(note.encode()) == note

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
 
 _PUNCH_HOLE, _KEEP_SIZE = 0x02, 0x01
@@ -125,14 +126,16 @@ def punch(fd: int, offset: int, length: int) -> bool:
     raise OSError(code, os.strerror(code))
 
 
-def read_range(path: str, offset: int, limit: int) -> list[tuple[int, bytes | Cut]]:
+def read_range(
+    path: str, offset: int, limit: int, opener: Callable[[str, int], int] = os.open
+) -> list[tuple[int, bytes | Cut]]:
     """Return the pieces of a log from `offset` on, in order, with at most `limit` bytes.
 
     Where the log was cut there is one `Cut`, which does not count against the limit. The list is
     empty at the end of the file, and for a file that does not exist.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        fd = opener(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except FileNotFoundError:
         return []
     try:

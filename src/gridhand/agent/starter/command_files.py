@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 
 LOG = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 INPUT = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -54,11 +55,16 @@ def find_program(name: bytes, env: Environment) -> bytes:
 
 
 def open_file(
-    opened: contextlib.ExitStack, what: str, path: str, flags: int, mode: int = 0o600
+    opened: contextlib.ExitStack,
+    what: str,
+    path: str,
+    flags: int,
+    mode: int = 0o600,
+    opener: Callable[[bytes, int, int], int] = os.open,
 ) -> int:
     """Open a file until the end of `opened`; raise StartFailed if that fails."""
     try:
-        fd = os.open(as_bytes(path), flags, mode)
+        fd = opener(as_bytes(path), flags, mode)
     except OSError as error:
         raise failed(f"cannot open {what}", path, error) from None
     opened.callback(os.close, fd)

@@ -12,6 +12,7 @@ went wrong arrives in a pipe that closes when the command begins.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from gridhand.agent.starter.command_files import (
 )
 from gridhand.agent.starter.message_fields import OrderUser, StarterOrder
 from gridhand.posix.caller_settings import CallerSettings
+from gridhand.posix.plain_open import open_plain
 from gridhand.posix.privileges import become_user
 from gridhand.posix.unix_users import UnixUser
 
@@ -124,10 +126,7 @@ def _become(
         signal.signal(signum, signal.SIG_DFL)
     os.setsid()
     become_user(UnixUser(user["uid"], user["gid"], tuple(user["groups"])))
-    try:
-        os.chdir(as_bytes(order.cwd))
-    except OSError as error:
-        raise failed("cannot enter the working folder", order.cwd, error) from None
+    _enter(order.cwd)
     os.umask(settings.umask if settings.umask is not None else 0o022)
     with contextlib.ExitStack() as opened:
         _connect_streams(opened, order, user, logs)
@@ -141,10 +140,30 @@ def _become(
         raise refused_program(program, error) from None
 
 
+def _enter(folder: str) -> None:
+    try:
+        fd = _open(as_bytes(folder), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.fchdir(fd)
+    except OSError as error:
+        raise failed("cannot enter the working folder", folder, error) from None
+    os.close(fd)
+
+
+def _open(path: bytes, flags: int, mode: int = 0) -> int:
+    """Open a path of the user: a magic link would lead to what the starter has open."""
+    try:
+        return open_plain(path, flags, mode)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return os.open(path, flags, mode)  # the rights of the user still hold
+
+
 def _connect_streams(
     opened: contextlib.ExitStack, order: StarterOrder, user: OrderUser, logs: dict[str, int]
 ) -> None:
-    stdin = open_file(opened, "the standard input", order.stdin or os.devnull, INPUT)
+    path = order.stdin or os.devnull
+    stdin = open_file(opened, "the standard input", path, INPUT, opener=_open)
     outputs = dict(logs)
     for name, how in user["own_files"].items():
         what = "the standard output" if name == "stdout" else "the standard error"
@@ -155,7 +174,7 @@ def _connect_streams(
 
 def _open_own_file(opened: contextlib.ExitStack, what: str, path: str, how: str) -> int:
     """Open a file that the user named for the output; empty it first unless it is special."""
-    fd = open_file(opened, what, path, LOG, _NEW_FILE)
+    fd = open_file(opened, what, path, LOG, _NEW_FILE, _open)
     if how == "empty" and stat.S_ISREG(os.fstat(fd).st_mode):
         os.ftruncate(fd, 0)
     return fd
