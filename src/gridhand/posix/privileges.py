@@ -88,7 +88,6 @@ def _set_file_ids(uid: int, gid: int) -> None:
 
 def _set_file_id(function: Callable[[ctypes.c_uint32], int], id: int) -> None:
     function(ctypes.c_uint32(id))
-    if (
-        function(ctypes.c_uint32(_NOBODY)) & 0xFFFFFFFF != id
-    ):  # these calls return the id of before and no error
+    now = function(ctypes.c_uint32(_NOBODY)) & 0xFFFFFFFF  # they return the id of before, no error
+    if now != id:
         raise PermissionError(f"the rights of id {id} could not be taken on")
