@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from types import ModuleType
 
 import pytest
@@ -17,6 +18,7 @@ from gridhand.controller.local_controller import StartOptions
 from gridhand.home import Home
 from gridhand.posix import procfs
 from gridhand.posix.shared_parents import UnsafeFolder
+from other_user import OTHER, needs_root
 
 
 def home():
@@ -274,8 +276,24 @@ def test_root_does_not_run_code_that_others_can_change(system_units, grid, capsy
 
     monkeypatch.setattr("gridhand.posix.shared_parents.check_root_only", refuse)
     assert grid("service", "install", "--system") == 125
-    assert "root must not run" in capsys.readouterr().err
+    assert "root must not use" in capsys.readouterr().err
     assert not system_units.exists()
+
+
+@needs_root
+@pytest.mark.parametrize("changed", ["home", "run", "config"])
+def test_a_machine_wide_controller_uses_nothing_that_others_can_change(
+    grid, capsys, monkeypatch, changed
+):
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("GRIDHAND_HOME", f"{folder}/home/home")
+        monkeypatch.setenv("GRIDHAND_MACHINE_SOCKET", f"{folder}/run/run/socket")
+        for name in ("home", "run", "config"):
+            os.mkdir(f"{folder}/{name}", 0o755)
+        os.mkdir(f"{folder}/config/file", 0o755)
+        os.chown(f"{folder}/{changed}", OTHER, OTHER)
+        assert grid("serve", "--system", "--config", f"{folder}/config/file") == 125
+        assert f"uid {OTHER}" in capsys.readouterr().err
 
 
 def test_only_root_serves_all_users(system_units, grid, capsys, monkeypatch):

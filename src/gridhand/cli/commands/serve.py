@@ -8,10 +8,12 @@ import click
 
 from gridhand.cli import render
 from gridhand.cli.help_format import command, option
+from gridhand.cli.support.system_checks import require_root, require_root_only
 
 if TYPE_CHECKING:
     from gridhand.client import Client
     from gridhand.core.errors import GridError
+    from gridhand.home import Home
     from gridhand.posix.procfs import ProcessIdentity
 
 _STORE = "GRIDHAND_STORE"
@@ -76,15 +78,15 @@ def serve(
     from gridhand.home import Home, find_config_file
 
     if system:
-        _check_root()
-        home = Home.machine_wide()
+        config = config or os.environ.get("GRIDHAND_CONFIG")
+        home = _machine_home(config)
     else:
-        home = Home.find()
         config = config or find_config_file()
+        home = Home.find()
     pairs = (node.partition(":") for node in (*nodes, *old_nodes))
     start = StartOptions(
         store=store,
-        config=config or os.environ.get("GRIDHAND_CONFIG"),
+        config=config,
         new_cluster=new_cluster,
         virtual_nodes={name: amounts.replace(",", " ") for name, _, amounts in pairs},
         system=system,
@@ -92,15 +94,18 @@ def serve(
     ctx.exit(run_controller(home, start, ready_fd=ready_fd))
 
 
-def _check_root() -> None:
-    """Raise unless we are root: nobody else can run jobs as their users."""
+def _machine_home(config: str | None) -> Home:
+    """Return the home of a machine-wide controller; raise if others could change what it uses."""
     import os
 
-    from gridhand.core.errors import GridError
+    from gridhand.home import Home
 
-    if os.geteuid() != 0:
-        hint = "Run it with sudo, or `grid serve` for a controller of your own."
-        raise GridError("--system needs root", hint=hint)
+    hint = "Run it with sudo, or `grid serve` for a controller of your own."
+    require_root("--system needs root", hint)
+    home = Home.machine_wide()
+    hint = "Use a place where only root can write, such as /var/lib/gridhand."
+    require_root_only([home.folder, os.path.dirname(home.socket), config], hint)
+    return home
 
 
 def _without_password_in_sight(store: str | None) -> str | None:

@@ -14,6 +14,7 @@ import click
 from gridhand.cli import render
 from gridhand.cli.help_format import CommandGroup, option
 from gridhand.cli.support.outcome import OWN_FAILURE
+from gridhand.cli.support.system_checks import require_root, require_root_only
 
 _UNIT = """\
 [Unit]
@@ -159,19 +160,12 @@ def uninstall(system: bool, as_json: bool) -> None:
 def _check_system_install(config: str | None) -> None:
     """Raise unless we are root, and nobody else can change the code that would run as root."""
     import gridhand
-    from gridhand.core.errors import GridError
-    from gridhand.posix.shared_parents import UnsafeFolder, check_root_only
 
-    if os.geteuid() != 0:
-        hint = "Run it with sudo. Without --system it is a service of your own."
-        raise GridError("a service for all users needs root", hint=hint)
-    paths = [sys.executable, os.path.dirname(gridhand.__file__), *([config] if config else [])]
-    for path in paths:
-        try:
-            check_root_only(path)
-        except UnsafeFolder as error:
-            hint = "Install Gridhand where only root can write, such as in /opt/gridhand."
-            raise GridError(f"root must not run {path}: {error}", hint=hint) from error
+    hint = "Run it with sudo. Without --system it is a service of your own."
+    require_root("a service for all users needs root", hint)
+    paths = [sys.executable, os.path.dirname(gridhand.__file__), config]
+    hint = "Install Gridhand where only root can write, such as in /opt/gridhand."
+    require_root_only(paths, hint)
 
 
 def _running_controller() -> list[str]:
