@@ -22,7 +22,7 @@ OWN = """
 ADMINISTRATORS = """
     POST /stop GET /config POST /config/reload POST /repair GET /dump POST /prune POST /nodes
     POST /nodes/{name}/foreign POST /nodes/{name}/drain POST /nodes/{name}/resume
-    POST /nodes/{name}/health DELETE /nodes/{name}
+    POST /nodes/{name}/health POST /nodes/{name}/heartbeat DELETE /nodes/{name}
 """
 
 
