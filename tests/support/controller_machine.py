@@ -275,21 +275,35 @@ class ControllerMachine(RuleBasedStateMachine):
             engine.come_back()
         place.store.faults.clear()
         await self.asked(place.controller.ask(SetHealth("ann", name="n1", health=Health.UP)))
-        async with asyncio.timeout(30):
-            while await self.left():
-                for held in await self.asked(place.controller.ask(BY_HAND)) or []:
-                    await self.asked(place.controller.ask(MoveAllocation("ann", id=held)))
-                for key in [key for key in engine.running if engine.begun(key)]:
-                    engine.end(key)
-                for key in list(engine.ended):
-                    place.controller.runner.ended([engine.ended[key]])
-                await asyncio.sleep(0.001)
+        end = asyncio.get_running_loop().time() + 60
+        while await self.left():
+            assert asyncio.get_running_loop().time() < end, await self.standing()
+            for held in await self.asked(place.controller.ask(BY_HAND)) or []:
+                await self.asked(place.controller.ask(MoveAllocation("ann", id=held)))
+            for key in [key for key in engine.running if engine.begun(key)]:
+                engine.end(key)
+            for key in list(engine.ended):
+                place.controller.runner.ended([engine.ended[key]])
+            await asyncio.sleep(0.001)
         await self.settled()
         held = await place.controller.ask(Read(lambda desk: list(desk.ledger.live)))
         assert held == []
         assert engine.running == {}
         await self.restarted(kill=False)
         assert place.environments() == []
+
+    async def standing(self):
+        """Return what has not come to its end, for the message of a failure."""
+        runner, engine = self.place.controller.runner, self.engine
+        jobs = Read(lambda desk: [repr(job) for job in desk.ledger.jobs.open.values()])
+        nodes = Read(lambda desk: [repr(use.node) for use in desk.ledger.nodes.values()])
+        leftovers = Read(lambda desk: desk.ledger.leftovers.attempts())
+        asked = [await self.place.controller.ask(one) for one in (jobs, nodes, leftovers, BY_HAND)]
+        return (
+            f"left: {asked}; runner: {runner._fences} {runner._strangers} {runner._awaited}"
+            f" {runner._ends} {runner._writing} {runner._tasks} {list(runner._outbox)};"
+            f" engine: {engine.running} {engine.ended} {engine.away}"
+        )
 
     async def left(self):
         counts = Read(lambda desk: [job.state for job in desk.ledger.jobs.open.values()])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any
 
 from gridhand.core.errors import InvalidInput, InvalidRequest
@@ -48,6 +49,12 @@ class Request:
     together_with: str | None = None
     apart_from: tuple[str, ...] = ()
     strategy: str | None = None
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        """Restore what an earlier version pickled: fields that it did not have get defaults."""
+        for known, value in zip_longest(fields(self), state, fillvalue=None):
+            assert known is not None, "pickled by a later version"
+            object.__setattr__(self, known.name, value)
 
     @classmethod
     def of(
