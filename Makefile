@@ -23,10 +23,10 @@ help: ## list the targets
 ready: ## make or update .venv, with the test and dev tools
 	@$(bootstrap) --extras test,dev
 
-# Five on two cores, as most tests wait; those of a file share what it has started. In the order
+# Four on two cores, as many tests wait; those of a file share what it has started. In the order
 # of tests/conftest.py.
 test: ready ## run all tests; fails under 90 % coverage
-	$(bin)/pytest -n 5 --dist loadfile --no-loadscope-reorder --cov
+	$(bin)/pytest -n 4 --dist loadfile --no-loadscope-reorder --cov
 
 # Tests in this process alone, but for the long runs of hypothesis.
 fast := tests/core tests/audit tests/controller tests/simulate tests/test_architecture.py tests/test_home.py
