@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from itertools import zip_longest
 from typing import Any
 
 from gridhand.core.errors import InvalidInput, InvalidRequest
@@ -52,8 +51,8 @@ class Request:
 
     def __setstate__(self, state: Sequence[object]) -> None:
         """Restore what an earlier version pickled: fields that it did not have get defaults."""
-        for known, value in zip_longest(fields(self), state, fillvalue=None):
-            assert known is not None, "pickled by a later version"
+        missing = [known.default for known in fields(self)[len(state) :]]
+        for known, value in zip(fields(self), [*state, *missing], strict=True):
             object.__setattr__(self, known.name, value)
 
     @classmethod
