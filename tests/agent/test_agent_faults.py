@@ -196,6 +196,20 @@ def test_a_starter_that_does_not_answer_is_not_replaced(node, agent):
     assert node.pid_of_starter() == starter
 
 
+def test_a_signal_for_what_is_about_to_begin_is_not_lost(node, agent):
+    """Its output may be seen, and Ctrl-C be pressed, before the starter's answer is read."""
+    starter = node.pid_of_starter()
+    os.kill(starter, signal.SIGSTOP)
+    try:
+        start = {"do": "start", "id": 98, "jobs": [node.order("j", "/bin/sleep", "600")]}
+        sign = {"do": "signal", "id": 99, "job": "j", "attempt": 1, "signal": 2, "to": "group"}
+        agent.send(b"".join(json.dumps(one).encode() + b"\n" for one in (start, sign)))
+        assert agent.ask("list")["running"] != []  # the agent has read both
+    finally:
+        os.kill(starter, signal.SIGCONT)
+    assert agent.end("j")["signal"] == signal.SIGINT
+
+
 def test_starts_go_on_while_starters_are_killed(node, agent):
     """Each is started once, or told to be lost; none is forgotten."""
     ran = node.path / "ran"

@@ -199,7 +199,10 @@ def test_ctrl_c_ends_an_attached_job(ann):
     with ann.start_grid("run", "--", "sh", "-c", "echo begun; sleep 1000") as process:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=100)
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     [job] = ask(ann, "GET", f"/jobs?owner={ann.name}&limit=1")[1]["jobs"]
     assert ended(ann, job["id"])["state"] != "succeeded"

@@ -216,6 +216,7 @@ class AgentServer:
     async def _signal(self, _: ControllerConnection, message: Message) -> Reply:
         run = self._run(message)
         signum, to = message_fields.signal_of(message), message_fields.receiver_of(message)
+        await run.settled.wait()  # its output may be seen before the starter's answer is read
         if not run.alive:
             return {"sent": False}
         request = {"do": "stop", "job": run.job, "attempt": run.number, "signal": signum, "to": to}
