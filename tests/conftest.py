@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import signal
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# What is collected stays: to look through it for garbage, again and again, takes a while.
+gc.disable()
 
 # Modules that the tests of several rooms share are imported by their names alone.
 SUPPORT = Path(__file__).parent / "support"
@@ -49,8 +53,12 @@ def _turn(item):
     return next(found, len(_LONG_FIRST))
 
 
-def pytest_configure():
+def pytest_configure(config):
     from example_budget import examples
+    from small_disk import remove_leftovers
+
+    if not hasattr(config, "workerinput"):  # once for all processes of a run
+        remove_leftovers()
 
     # No deadline: on a machine that others use, an example may take any time.
     settings.register_profile("gridhand", max_examples=examples(50), deadline=None, print_blob=True)
@@ -64,6 +72,11 @@ def pytest_collection_modifyitems(items):
         slow = any(part in item.nodeid for part in _NOT_COUNTED)
         if slow or item.get_closest_marker("hypothesis") is not None:
             item.add_marker("no_cover")
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

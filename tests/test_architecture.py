@@ -8,6 +8,7 @@ table has no rules yet, so it fails until someone decides them.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import subprocess
@@ -76,11 +77,20 @@ class Import(NamedTuple):
 class Module(NamedTuple):
     name: str
     is_package: bool
-    tree: ast.Module
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return parse(self.text)
 
     @property
     def room(self) -> str:
         return room_of(self.name)
+
+
+@functools.cache  # and not before a test asks: each process of a test run collects this file
+def parse(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def room_of(name: str) -> str:
@@ -95,7 +105,7 @@ def read_modules(source: Path) -> dict[str, Module]:
         parts = ("gridhand", *path.relative_to(source).with_suffix("").parts)
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
-        modules[name] = Module(name, is_package, ast.parse(path.read_text(), str(path)))
+        modules[name] = Module(name, is_package, path.read_text())
     return modules
 
 
@@ -320,7 +330,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize(("name", "source", "fault"), SAMPLES.values(), ids=SAMPLES)
 def test_the_checker(name, source, fault):
-    found = list(faults(Module(f"gridhand.{name}", False, ast.parse(source))))
+    found = list(faults(Module(f"gridhand.{name}", False, source)))
     if fault is None:
         assert found == []
     else:
@@ -335,7 +345,7 @@ def test_the_checker_follows_imports_through_other_modules():
         "gridhand.core.ledger.ledger": "import gridhand.core.placement.place\ndef f():\n    import asyncio",
         "gridhand.core.placement.place": "import numpy",
     }
-    modules = {n: Module(n, n == "gridhand.core", ast.parse(s)) for n, s in sources.items()}
+    modules = {n: Module(n, n == "gridhand.core", s) for n, s in sources.items()}
     assert loaded_with("gridhand.client", modules) & HEAVY == {"numpy"}
 
 

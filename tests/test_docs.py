@@ -130,9 +130,11 @@ class Step(NamedTuple):
 def as_elsewhere(text: str) -> str:
     """Remove from printed text what differs from one machine to the next.
 
-    Whether a job waits for a second, so that it says why, depends on how fast the machine is.
+    Whether a job waits for a second, so that it says why, depends on how fast the machine is, and
+    whether there is a warning of controllers of other users on whether it has any.
     """
-    return re.sub(r"^grid: job \S+ waits: .*\n", "", text, flags=re.MULTILINE)
+    odd = r"^grid: (job \S+ waits: |warning: another controller, of user ).*\n"
+    return re.sub(odd, "", text, flags=re.MULTILINE)
 
 
 def steps(page: Path) -> list[Step]:

@@ -76,7 +76,7 @@ def ended(process: subprocess.Popen) -> tuple[int, str, str]:
 @pytest.fixture(scope="module")
 def first_uses(tmp_path_factory):
     """A fresh copy and what its first two uses, at the same moment, had to say."""
-    tree = copy_project(tmp_path_factory.mktemp("launcher") / "a project")
+    tree = lean(copy_project(tmp_path_factory.mktemp("launcher") / "a project"))
     both = [start(tree / "grid", "--version") for _ in range(2)]
     return tree, [ended(process) for process in both]
 

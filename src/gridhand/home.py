@@ -177,6 +177,11 @@ class Home:
         return self._in("jobs")
 
     @property
+    def uploads(self) -> str:
+        """The folders of jobs that were submitted over the network."""
+        return self._in("uploads")
+
+    @property
     def environments(self) -> str:
         return self._in("environments")
 

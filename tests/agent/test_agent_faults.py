@@ -16,6 +16,7 @@ from gridhand.agent.bootstrap import ensure_agent
 from gridhand.agent.link_errors import LinkRefused
 from gridhand.agent.starter import connection
 from gridhand.posix import boot_clock, procfs
+from small_disk import small_disk
 from until import until
 
 MB = 10**6
@@ -273,13 +274,8 @@ def fill(path):
 
 def test_a_full_disk_keeps_no_job_from_ending(node):
     """The agent's folder has no room at all; the starter's and the jobs' have."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
     os.mkdir(node.folder, 0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", node.folder]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("nothing may be mounted here")
-    try:
+    with small_disk(node.folder, "64k"):
         agent = node.connect()
         fill(os.path.join(node.folder, "fill"))
         order, said, held = node.held("j")
@@ -302,18 +298,12 @@ def test_a_full_disk_keeps_no_job_from_ending(node):
             again.read()
         with processes_gone_if(again.greeting["pid"]):
             pass
-    finally:
-        subprocess.run(["umount", "-l", node.folder], check=True)
 
 
 def test_a_full_disk_of_the_starter_is_told(node):
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
     os.mkdir(node.starter, 0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", node.starter]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("nothing may be mounted here")
-    try:
+    with small_disk(node.starter, "256k"), contextlib.ExitStack() as last:
+        last.callback(node.clean)
         agent = node.connect()
         go = node.gate()
         many = [node.order(f"j{number}", "/bin/sh", "-c", 'read x < "$1"', "-", go.path) for number in range(30)]  # fmt: skip
@@ -339,9 +329,6 @@ def test_a_full_disk_of_the_starter_is_told(node):
         assert sorted(one["end"]["reason"] for one in ended) == ["cancelled"] + ["exit"] * 30
         agent.start(node.order("k0", "/bin/true"))
         assert agent.end("k0")["code"] == 0
-    finally:
-        node.clean()
-        subprocess.run(["umount", "-l", node.starter], check=True)
 
 
 def processes_gone_if(pid):

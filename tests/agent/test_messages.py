@@ -45,6 +45,12 @@ def test_a_start_order_goes_over_the_wire_and_back():
     assert StartOrder.decode(through_json(order.encode())) == order
 
 
+def test_the_warning_of_an_order_goes_over_the_wire_and_back():
+    order = StartOrder.decode(through_json(START | {"warn_signal": 10, "warn_ms": 5000}))
+    assert (order.warn_signal, order.warn_ms) == (10, 5000)
+    assert StartOrder.decode(through_json(order.encode())) == order
+
+
 def test_a_starter_order_goes_over_the_wire_and_back():
     order = StarterOrder.decode(through_json(STARTER))
     assert json.loads(order.encode()) == STARTER

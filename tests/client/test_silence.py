@@ -68,6 +68,8 @@ def test_what_is_stopped_is_known_without_an_answer(home, stopped, capsys):
 
 def test_doctor_looks_at_a_stopped_controller_and_at_all_else(home, stopped, monkeypatch):
     monkeypatch.setenv("GRIDHAND_ADDRESS", f"unix:{home}/socket")
+    asked = "what does not answer is asked again, with the patience of a command"
+    monkeypatch.setattr("gridhand.client.connect", lambda **_: pytest.fail(asked))
     findings = {one.what: one for one in doctor.findings(Home(str(home)))}
     assert findings["controller"].level == "fail"
     assert f"pid {stopped}) is stopped" in findings["controller"].text

@@ -382,3 +382,13 @@ def test_the_owner_of_a_folder_that_was_chosen_may_answer(shared):
     os.unlink(path)
     with OtherProcess(LISTENING, path):
         Address(path, chosen=True).open(5).close()
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_folder_that_others_can_change_says_nothing_about_who_listens(shared, mode):
+    os.chown(shared, OTHER, OTHER)
+    os.chmod(shared, mode)
+    path = f"{shared}/socket"
+    with OtherProcess(LISTENING, path), pytest.raises(errors.ControllerUnavailable):
+        Address(path, chosen=True).open(5)

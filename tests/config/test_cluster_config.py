@@ -160,6 +160,7 @@ WRONG = [
     ("strategy: bestfit",                               "strategy",                                 "did you mean best_fit?"),
     ("strategy: 5",                                     "strategy",                                 "any of"),
     ("memory_granularity: 0.1XB",                       "memory_granularity",                       "a number of MB"),
+    ("memory_granularity: 0",                           "memory_granularity",                       "more than 0"),
     ("respect_foreign_use: maybe",                      "respect_foreign_use",                      "true or false"),
     ("retention: {jobs: 5x}",                           "retention.jobs",                           "a number of seconds"),
     ("retention: {jobs: 0}",                            "retention.jobs",                           "above 0"),

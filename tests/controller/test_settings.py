@@ -10,6 +10,8 @@ from gridhand.controller.keeper.questions import Read
 from gridhand.controller.settings import Settings
 from gridhand.core.placement.strategies import STRATEGIES
 
+STEP = Read(lambda context: context.snapshot.memory_step_bytes)
+
 
 @pytest.fixture
 def file(tmp_path):
@@ -48,9 +50,13 @@ async def test_a_reload_changes_what_it_can_and_nothing_that_runs(place):
 
     id = await place.submit(2)
     await place.sent((id, 1))
-    told = await reload("strategy: pack\nretention: {jobs: 1d}\nname: lab\nqueues: {night: {}}")
-    assert (told["changed"], told["needs_restart"]) == (["retention", "strategy"], ["name"])
-    assert told["not_used_yet"] == ["queues"]
+    told = await reload(
+        "strategy: pack\nretention: {jobs: 1d}\nname: lab\nqueues: {night: {}}\n"
+        "memory_granularity: 100MB"
+    )
+    assert told["changed"] == ["memory_granularity", "retention", "strategy"]
+    assert (told["needs_restart"], told["not_used_yet"]) == (["name"], ["queues"])
+    assert await place.controller.ask(STEP) == 10**8
     assert settings.kept_ms() == 86_400_000
     strategy = Read(lambda context: context.strategy)
     assert await place.controller.ask(strategy) is STRATEGIES["pack"]
@@ -58,4 +64,16 @@ async def test_a_reload_changes_what_it_can_and_nothing_that_runs(place):
     with pytest.raises(InvalidConfig):
         await reload("strategy: bestfit")
     assert await place.controller.ask(strategy) is STRATEGIES["pack"]
+    await reload("strategy: pack")
+    assert await place.controller.ask(STEP) == 0
     place.engine.end((id, 1))
+
+
+@in_place()
+async def test_memory_granularity_counts_from_the_start(place):
+    file = Path(place.home.folder) / "lab.yaml"
+    file.write_text("memory_granularity: 1GiB")
+    await place.close()
+    place.settings = Settings(str(file))
+    await place.open()
+    assert await place.controller.ask(STEP) == 2**30

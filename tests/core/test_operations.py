@@ -3,7 +3,7 @@
 import pytest
 
 from gridhand.core.jobs.job import After, Condition
-from gridhand.core.jobs.spec import JobSpec
+from gridhand.core.jobs.spec import JobSpec, Priority
 from gridhand.core.ledger.allocations import AllocationState, Lifetime, Terms
 from gridhand.core.model.nodes import Health
 from gridhand.core.model.requests import GangLayout, Request
@@ -13,6 +13,7 @@ from gridhand.core.operations import (
     MoveAllocation,
     SetDraining,
     SetHealth,
+    SetHeld,
     Submit,
     Unregister,
 )
@@ -33,12 +34,19 @@ BODIES = {
     "health": (SetHealth("ann", "x", "box", Health.DOWN, "cut"), "health box down cut"),
     "unregister": (Unregister("ann", "x", "box"), "unregister box False"),
     "cancel": (Cancel("ann", "x", ("1",)), "cancel ('1',) cancelled"),
+    "hold": (SetHeld("ann", "x", ("1",)), "held ('1',) True"),
 }
 
 
 @pytest.mark.parametrize(("operation", "body"), BODIES.values(), ids=BODIES)
 def test_the_body_is_spelled_as_in_the_stores_there_are(operation, body):
     assert operation.body() == body
+
+
+def test_the_body_of_an_allocation_has_a_priority_only_if_it_is_not_the_default():
+    asked = (REQUEST,), Terms("ann")
+    usual = Allocate("ann", "x", *asked).body()
+    assert Allocate("ann", "x", *asked, priority=Priority.LOW).body() == f"{usual} low"
 
 
 def test_the_bodies_of_requests_for_gpus_name_no_class_of_today():

@@ -15,6 +15,7 @@ import pytest
 from gridhand import Grid, GridError
 from gridhand.audit import same_state
 from gridhand.core.errors import StoreError, StoreFenced, StoreFull, StoreUnavailable
+from small_disk import small_disk
 
 HOLDING = """
 import sqlite3, sys
@@ -29,17 +30,12 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def disk(tmp_path):
     """A file system of its own, of two megabytes."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("a file system can be mounted by root alone")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(folder, "2m"):
+        yield folder
 
 
 def remount(folder, how):
@@ -76,12 +72,12 @@ def same(one, other):
     return same_state(one, other, invariant="I4") == []
 
 
-def test_a_full_disk(small_disk, tools):
-    path = small_disk / "grid.db"
+def test_a_full_disk(disk, tools):
+    path = disk / "grid.db"
     with Grid.at(str(path)) as grid:
         grid.register_node("n", cpu=100, memory="1GB")
         made, error = use_up(grid)
-        ballast = stuff(small_disk / "ballast")
+        ballast = stuff(disk / "ballast")
         use_up_the_wal(grid)
         assert isinstance(error, StoreFull)
         assert error.code == "store_full"
@@ -107,7 +103,7 @@ def test_a_full_disk(small_disk, tools):
         assert grid.check() == []
 
         ballast.unlink()
-        remount(small_disk, "size=4m")
+        remount(disk, "size=4m")
         later = grid.allocate(cpu=1, op_id="late")
         made[0].release()
         assert grid.check() == []
@@ -122,9 +118,9 @@ def test_a_full_disk(small_disk, tools):
         tools.fill_up(grid)
 
 
-def test_many_callers_and_a_full_disk(small_disk, tools):
+def test_many_callers_and_a_full_disk(disk, tools):
     """Each of them is answered or told; the answered ones are there, and nobody else's."""
-    path = small_disk / "grid.db"
+    path = disk / "grid.db"
     answered, told = [], []
 
     def work(grid):
@@ -145,20 +141,20 @@ def test_many_callers_and_a_full_disk(small_disk, tools):
         assert len(told) == 8
         assert {held.id for held in grid.allocations()} == set(answered)
         assert grid.check() == []
-        remount(small_disk, "size=4m")
+        remount(disk, "size=4m")
         answered.append(grid.allocate(cpu=1).id)
     tools.check_file(path)
     with Grid.at(str(path)) as grid:
         assert {held.id for held in grid.allocations()} == set(answered)
 
 
-def test_what_lapses_on_a_full_disk_lapses(small_disk, tools):
-    path = small_disk / "grid.db"
+def test_what_lapses_on_a_full_disk_lapses(disk, tools):
+    path = disk / "grid.db"
     with Grid.at(str(path)) as grid:
         grid.register_node("n", cpu=100)
         lease = grid.allocate(cpu=1, ttl=0.3)
         use_up(grid)
-        stuff(small_disk / "ballast")
+        stuff(disk / "ballast")
         pause = threading.Event()
         for _ in range(3000):
             if lease.id not in {held.id for held in grid.allocations()}:
@@ -169,19 +165,19 @@ def test_what_lapses_on_a_full_disk_lapses(small_disk, tools):
     tools.check_file(path)
 
 
-def test_opening_on_a_disk_that_cannot_be_written(small_disk, tools):
-    path = small_disk / "grid.db"
+def test_opening_on_a_disk_that_cannot_be_written(disk, tools):
+    path = disk / "grid.db"
     with Grid.at(str(path)) as grid:
         grid.register_node("n", cpu=4)
         held = grid.allocate(cpu=1)
         known = grid.dump()
-    remount(small_disk, "ro")
+    remount(disk, "ro")
     try:
         for _ in range(2):
             with pytest.raises(StoreError):
                 Grid.at(str(path))
     finally:
-        remount(small_disk, "rw")
+        remount(disk, "rw")
     with Grid.at(str(path)) as grid:
         assert same(grid.dump(), known)
         assert held.id in {one.id for one in grid.allocations()}
@@ -189,19 +185,19 @@ def test_opening_on_a_disk_that_cannot_be_written(small_disk, tools):
     tools.check_file(path)
 
 
-def test_opening_on_a_full_disk(small_disk, tools):
-    path = small_disk / "grid.db"
+def test_opening_on_a_full_disk(disk, tools):
+    path = disk / "grid.db"
     with Grid.at(str(path)) as grid:
         grid.register_node("n", cpu=4)
         known = grid.dump()
-    ballast = stuff(small_disk / "ballast")
-    for url in (path, small_disk / "another.db"):
+    ballast = stuff(disk / "ballast")
+    for url in (path, disk / "another.db"):
         with pytest.raises(StoreError):
             Grid.at(str(url))
     ballast.unlink()
     with Grid.at(str(path)) as grid:
         assert same(grid.dump(), known)
-    with Grid.at(str(small_disk / "another.db")) as grid:
+    with Grid.at(str(disk / "another.db")) as grid:
         assert grid.nodes() == []
     tools.check_file(path)
 

@@ -1,7 +1,9 @@
 """Sick nodes, given-up attempts, lost journals and removed sockets: nothing is promised twice."""
 
+import contextlib
 import os
 import resource
+import socket
 import subprocess
 import sys
 
@@ -48,6 +50,22 @@ def test_a_starter_without_descriptors_does_not_burn_the_queue(machine):
     assert {job["state"] for job in ended.values()} == {"succeeded"}
     until(lambda: machine.status()["nodes"][0]["health"] == "up")
     assert "Too many open files" not in problems(machine)
+
+
+def test_idle_connections_beyond_its_descriptors_leave_the_controller_answering(tmp_path):
+    """Row 81: with a limit below that of connections, as many systems have it."""
+    machine = Machine(tmp_path / "home")
+    few = 300
+    with contextlib.ExitStack() as opened:
+        opened.callback(machine.close)
+        limit = (resource.RLIMIT_NOFILE, (few, few))
+        machine.grid("status", check=0, preexec_fn=lambda: resource.setrlimit(*limit))
+        for _ in range(2 * few):
+            one = opened.enter_context(socket.socket(socket.AF_UNIX))
+            one.connect(str(machine.home / "socket"))
+        machine.grid("run", *SMALL, "--", "true", check=0, timeout=15)
+        assert (machine.home / "controller.log").stat().st_size < 100_000
+        machine.check()
 
 
 RECORDING = """

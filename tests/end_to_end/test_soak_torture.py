@@ -111,6 +111,7 @@ def check_ends(machine, stream, faults):
         job = jobs[id]
         states[job["reason"]] = states.get(job["reason"], 0) + 1
         assert job["reason"] != "exit" or job["exit_code"] == code, job
+    check_clients(jobs, stream)
     runs = stream.runs()
     assert "start_failed" not in states, "a command that can be started was not"
     assert max(runs.values(), default=0) <= 1, "an attempt has run twice"
@@ -119,3 +120,17 @@ def check_ends(machine, stream, faults):
     assert machine.status()["allocated"] == {}, "something is held though nothing runs"
     print(f"    {len(jobs)} jobs, {sum(runs.values())} runs; {dict(faults.counts)}", flush=True)
     print(f"    {dict(stream.counts)}; ends: {states}", flush=True)
+
+
+def check_clients(jobs, stream):
+    """A client that lives gets the exit code of its job, or says why not; none is taken for gone."""
+    ended = {client: said for client, said in stream.ended.items() if client not in stream.killed}
+    told = 0
+    for client, (_, said) in ended.items():
+        code = stream.attached[client]
+        if client.returncode != code:
+            assert (client.returncode, bool(said.strip())) == (125, True), (code, said)
+            told += 1
+    gone = [job for job in jobs.values() if job["reason"] == "client_gone"]
+    assert len(gone) <= len(stream.killed) + told, "a client that lived was taken for gone"
+    print(f"    {len(ended)} clients, {told} of which were told why not", flush=True)

@@ -15,6 +15,7 @@ from gridhand import Grid
 from gridhand.clock import COUNTED_MS
 from gridhand.core.errors import StoreError, StoreInvalid, StoreOwned
 from gridhand.core.model.call_record import CallRecord
+from gridhand.core.model.tokens import Token, digest_of
 from gridhand.store import move as moving
 from gridhand.store.move import move
 from gridhand.store.ownership import Taking
@@ -72,6 +73,12 @@ def add_jobs(url):
     for run, owner in (("r1", "ann"), ("R2", "Bob"), ("r10", "ann")):
         store.write_calls([CallRecord(run, n, owner, "f", *over) for n in (1, 2, 10)])
     store.write_calls([CallRecord("r1", 3, "ann", "Ü", "queued", None, "1", None, 1, *[None] * 3)])
+    digest = digest_of("secret")
+    writer.ledger.put_token("admin.token_created", Token("t1", "ann", "read", digest, 5, 9), "new")
+    batch = writer.batch()
+    batch.tokens[0] = "t1"
+    store.commit(batch)
+    store.note_token_use({"t1": 7})
     store.note_start(now + COUNTED_MS + 1)
     store.close()
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from failing_store import FailingStore
 from fake_engine import FakeEngine
 from gridhand.api import http_server
+from gridhand.api.network_listener import open_listener
 from gridhand.client.transport import Address
 from gridhand.controller.controller import Controller
+from gridhand.controller.settings import Settings
 from gridhand.engines.local import LocalEngine
 from gridhand.home import Home
 from until import until
@@ -34,10 +36,13 @@ class Engine(FakeEngine):
 class Server:
     """A controller with a fake engine behind a real socket, in a thread of its own."""
 
-    def __init__(self, folder, cpu=4):
+    def __init__(self, folder, cpu=4, listen=None, config=None):
+        """`listen` are options of the network, such as `ListenOptions(port=0)`."""
         self.home = Home(str(folder))
         self.home.make()
         self.engine = Engine(cpu=cpu)
+        self._listen, self._config = listen, config
+        self.login_link = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -55,18 +60,27 @@ class Server:
     async def _serve(self):
         self.loop = asyncio.get_running_loop()
         self.store = FailingStore(self.home.store)
-        self.controller = Controller(self.home, self.store, self.engine)
+        settings = Settings(self._config)
+        self.controller = Controller(self.home, self.store, self.engine, settings=settings)
         await self.controller.open()
         try:
             server = http_server._server(self.controller)
+            if self._listen is not None:
+                server.network = open_listener(self._listen.over(settings.http))
+                server.announce = self._announced
             with server.listening_at(self.home):
                 task = asyncio.create_task(server.serve([server.file.listening]))
-                self._ready.set()
+                if self._listen is None:
+                    self._ready.set()
                 await self.controller.stopping.wait()
                 server.should_exit = True
                 await task
         finally:
             await self.controller.close()
+
+    def _announced(self, url, link):
+        self.url, self.login_link = url, link
+        self._ready.set()
 
     def do(self, what, *args, **more):
         """Have it done in the loop of the controller."""
@@ -87,13 +101,16 @@ class Server:
 
 
 class Api:
-    def __init__(self, server):
-        self._address = Address(server.home.socket)
+    def __init__(self, server, address=None, token=None):
+        """Ask over the socket, or at another address with a token."""
+        self._address = Address(server.home.socket) if address is None else Address.parse(address)
+        self._own = {} if token is None else {"authorization": f"Bearer {token}"}
 
     def raw(self, method, target, body=None, headers=None, prefix="/api/v1"):
         connection = self._address.open(PATIENCE_S)
         with closing(connection):
-            named = {"content-type": "application/json", **(headers or {})}
+            named = {"content-type": "application/json", **self._own, **(headers or {})}
+            connection._host = named.pop("host", connection._host)
             reply = connection.ask(method, f"{prefix}{target}", named, body, PATIENCE_S)
             return reply.status, reply.headers, reply.body.read()
 
@@ -119,7 +136,8 @@ class Api:
     def follow(self, id, **asked):
         connection = self._address.open(PATIENCE_S)
         query = "&".join(f"{name}={value}" for name, value in asked.items())
-        reply = connection.ask("GET", f"/api/v1/jobs/{id}/follow?{query}", {}, None, PATIENCE_S)
+        target = f"/api/v1/jobs/{id}/follow?{query}"
+        reply = connection.ask("GET", target, self._own, None, PATIENCE_S)
         assert reply.status == 200
         return connection, Frames(reply.body)
 

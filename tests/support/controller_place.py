@@ -1,8 +1,10 @@
 """A controller with a fake engine and a real file, which can be killed at any point."""
 
 import asyncio
+import contextlib
 import inspect
 import os
+from dataclasses import asdict
 
 from failing_store import FailingStore
 from fake_engine import FakeEngine
@@ -10,8 +12,9 @@ from gridhand.audit import check_history, check_rebuild, check_state
 from gridhand.controller.controller import Controller
 from gridhand.controller.jobs.job_reader import JobFilter
 from gridhand.core.jobs.job import JobSpec, JobState
+from gridhand.core.ledger.status import dump
 from gridhand.core.model.requests import Request
-from gridhand.core.operations import DumpLedger, ListEvents
+from gridhand.core.operations import DumpLedger, GetStatus, ListEvents
 from gridhand.home import Home
 
 PATIENCE_S = 20
@@ -26,10 +29,13 @@ class Place:
         self.machine = machine
         self.engine = FakeEngine(**engine)
         self.controller = None
+        self.settings = None
 
     async def open(self, *, store=None, new_cluster=False):
         self.store = FailingStore(store or self.home.store)
-        self.controller = Controller(self.home, self.store, self.engine, machine=self.machine)
+        self.controller = Controller(
+            self.home, self.store, self.engine, machine=self.machine, settings=self.settings
+        )
         await self.controller.open(new_cluster=new_cluster)
         return self.controller
 
@@ -48,6 +54,7 @@ class Place:
             task.cancel()
         await asyncio.gather(*runner._tasks, *controller._background, return_exceptions=True)
         controller.begin_stopping()
+        await controller._close_reads()
         await asyncio.to_thread(controller._backend.close)
         await asyncio.sleep(0)
 
@@ -118,9 +125,43 @@ class Place:
         assert len(ended) == len(set(ended))
         freed = [event.subject for event in events if event.kind in FREED]
         assert len(freed) == len(set(freed))
+        await self._reads_what_is_decided()
+
+    async def _reads_what_is_decided(self):
+        """The read model becomes a copy of the ledger; says what is not if it does not."""
+        with contextlib.suppress(TimeoutError):
+            await self.until(self._same_as_decided)
+        assert await self._unlike() == {}
+
+    async def _same_as_decided(self):
+        return await self._unlike() == {}
+
+    async def _unlike(self):
+        """What is read, and what is decided, where the two differ."""
+        dumped, status = await asyncio.gather(
+            self.controller.ask(DumpLedger()), self.controller.ask(GetStatus())
+        )
+        model = self.controller.model
+        copied = dump(model.ledger, {}, now=0)
+        pages = model.pages.newest(owner=None, array=None, placed=False, before=None)
+        by_number = sorted(model.ledger.jobs.open.values(), key=lambda job: -job.number)
+        pairs = {
+            rows: (by_id(copied[rows]), by_id(dumped[rows]))
+            for rows in ("nodes", "allocations", "jobs")
+        }
+        pairs["pages"] = ([job.id for job in pages], [job.id for job in by_number])
+        read, decided = asdict(self.controller.status()), asdict(status)
+        for seen, node in zip(read.pop("nodes"), decided.pop("nodes"), strict=True):
+            pairs |= {f"{field} of a node": (seen[field], node[field]) for field in node}
+        pairs |= {field: (read[field], decided[field]) for field in decided}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 FREED = ("allocation.released", "allocation.lost", "allocation.expired")
+
+
+def by_id(rows):
+    return {row.get("id", row.get("name")): row for row in rows}
 
 
 async def answer(look):

@@ -65,8 +65,9 @@ class Agent:
         self.starter = StarterLink(starter, self._on_event, self._adopt)
         self.stopper = Stopper(self.starter, self._over, self.tell_node)
         self.host = HostReadings(Path(folder))
+        self.core_load = CoreLoad()
         self.affinity = CpuAffinity(
-            self.found.cpus, lambda run: [p.pid for p in members(run)], CoreLoad().busy
+            self.found.cpus, lambda run: [p.pid for p in members(run)], self.core_load.steps
         )
         self.limits = Limits()
         self.pause = StartPause(self.starter.probe, self.tell_node)
@@ -206,14 +207,17 @@ class Agent:
             self.out_of_memory(run)
 
     def _arm(self, run: RunningAttempt) -> None:
-        """Stop the attempt if its time is over, else set a timer for that."""
+        """Stop the attempt if its time is over, else set a timer for that and for its warning."""
         if run.due is None or run.end is not None:
             return
-        left_s = (run.due - boot_clock.boot_ms()) / 1000
-        if left_s <= 0:
+        now = boot_clock.boot_ms()
+        if run.due <= now:
             message = overrun_message(run.note.time_limit_ms or 0)
             self.stopper.stop(run, "timeout", message, run.note.grace_ms)
             return
+        if run.warn_due is not None and run.warn_due <= now:
+            self.stopper.forewarn(run)
+        left_s = (min(run.due, run.warn_due or run.due) - now) / 1000
         wait_s = min(left_s, _LONGEST_WAIT_S)  # the loop's clock stands while the machine sleeps
         run.deadline = asyncio.get_running_loop().call_later(wait_s, self._arm, run)
 

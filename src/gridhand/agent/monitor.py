@@ -57,6 +57,7 @@ class Monitor:
     async def sample(self) -> None:
         """Measure the node and tell it."""
         agent = self._agent
+        agent.core_load.steps()  # so that the next job is pinned by the load of the last seconds
         agent.usage = await self._node_sampler.sample(agent.pace.taken())
         self._tell(agent.usage)
 

@@ -11,16 +11,24 @@ from pydantic import Field
 
 from gridhand import __version__
 from gridhand.api import problems
-from gridhand.api.auth import check_admin, check_may_see_all, set_users
+from gridhand.api.access import LastingReplies, guard_routes
+from gridhand.api.auth import check_admin, check_may_see_all, owner_of, set_users, user_name
+from gridhand.api.browser_logins import BrowserLogins
 from gridhand.api.http import JSONResponse, LimitBodies, api_router
 from gridhand.api.json_views import amounts, node_json, when
+from gridhand.api.network_access import NetworkAccess, NetworkCallers
+from gridhand.api.request_rates import RequestRates
 from gridhand.api.routes.calls import call_routes
+from gridhand.api.routes.event_stream import event_routes
+from gridhand.api.routes.files import file_routes
 from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
+from gridhand.api.routes.logins import login_routes
+from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
+from gridhand.api.routes.tokens import token_routes
 from gridhand.api.schemas.ledger import Strict
 from gridhand.controller.controller import Controller
-from gridhand.core.operations import GetStatus
 
 PROTOCOL = 1
 _IT, _CONTROLLER = "this machine", "the controller of"
@@ -44,10 +52,26 @@ def make_app(controller: Controller) -> FastAPI:
     )
     problems.install(app)
     set_users(app, controller.users)
+    http, logins = controller.settings.http, BrowserLogins(user_name(os.geteuid()))
+    rates, replies = RequestRates(http.requests_per_s), LastingReplies()
+    app.state.callers = NetworkCallers(controller.tokens, logins, rates, replies)
     app.add_middleware(LimitBodies)
-    for routes in (_controller_routes, job_routes, call_routes, ledger_routes, session_routes):
+    app.add_middleware(NetworkAccess, callers=app.state.callers, hosts=http.hosts)
+    for routes in (
+        _controller_routes,
+        job_routes,
+        file_routes,
+        call_routes,
+        ledger_routes,
+        lease_routes,
+        event_routes,
+        session_routes,
+        token_routes,
+    ):
         # `include_router` would analyse every route again, which takes a third of the start.
         app.router.routes.extend(routes(controller).routes)
+    app.router.routes.extend(login_routes(logins).routes)
+    guard_routes(app, replies)
     return app
 
 
@@ -56,7 +80,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
     router = api_router("", "controller")
 
     @router.get("/version")
-    async def version() -> dict[str, Any]:
+    async def version(request: Request) -> dict[str, Any]:
         return {
             "version": __version__,
             "protocol": PROTOCOL,
@@ -65,13 +89,14 @@ def _controller_routes(controller: Controller) -> APIRouter:
             "shared": controller.users.shared,
             "started_at": when(round(controller.started * 1000)),
             "idle": await controller.idle(),
+            "owner": owner_of(request),
         }
 
     @router.get("/status")
     async def status(live: bool = False) -> dict[str, Any]:
         if live:
             await controller.runner.sample_every(_LIVE_MS, _LIVE_FOR_MS)
-        cluster, running = await controller.ask(GetStatus()), await controller.running_on()
+        cluster, running = controller.status(), await controller.running_on()
         facts = controller.samples.facts
         return {
             "controller": {

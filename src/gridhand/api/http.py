@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,7 @@ DEEPEST = 100
 SMALL_BYTES = 64 << 10  # a smaller body does not wait for its turn
 MOST_LARGE_BODIES = 16
 _LARGE_BODIES = ("/api/v1/jobs", "/api/v1/calls")
+_UPLOADS = "/api/v1/uploads/"
 
 Reply = TypeVar("Reply")
 
@@ -57,7 +59,9 @@ class LimitBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = MOST_JOB_BYTES if scope["path"] in _LARGE_BODIES else MOST_BYTES
+        path: str = scope["path"]
+        large = path in _LARGE_BODIES or path.startswith(_UPLOADS)
+        most = MOST_JOB_BYTES if large else MOST_BYTES
         headers = dict(scope["headers"])
         stated = headers.get(b"content-length", b"0")
         if not stated.isdigit() or int(stated) > most:
@@ -136,6 +140,18 @@ def api_router(prefix: str, *tags: str) -> APIRouter:
         route_class=StrictRoute,
         default_response_class=JSONResponse,
     )
+
+
+def listed(request: Request, content: Any) -> Response:
+    """Return a list with an ETag, or 304 if the client has it already."""
+    response = JSONResponse(content)
+    tag = f'"{hashlib.blake2b(response.body, digest_size=12).hexdigest()}"'
+    response.headers["etag"] = tag
+    response.headers["cache-control"] = "no-cache"
+    known = [word.strip() for word in request.headers.get("if-none-match", "").split(",")]
+    if tag in known or f"W/{tag}" in known or "*" in known:
+        return Response(status_code=304, headers={"etag": tag, "cache-control": "no-cache"})
+    return response
 
 
 async def unless_gone(request: Request, reply: asyncio.Future[Reply]) -> Reply:

@@ -1,6 +1,6 @@
-"""Serve one controller in the foreground, on a unix socket.
+"""Serve one controller in the foreground, on a unix socket and, if wanted, on TCP ports.
 
-The socket appears when everything behind it is ready, so every client that can connect is answered.
+The sockets appear when everything behind it is ready, so every client that can connect is answered.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
+from fastapi import FastAPI
 
 from gridhand.api.app import make_app
 from gridhand.api.auth import PeerProtocol
+from gridhand.api.network_access import NetworkCallers
+from gridhand.api.network_listener import NetworkListener, open_listener
 from gridhand.api.server_log import log_in_thread
+from gridhand.api.slow_clients import ACCEPTED_AT_ONCE
 from gridhand.controller.controller import Controller
 from gridhand.controller.local_controller import StartOptions, local_controller
 from gridhand.core.errors import GridError, StoreOwned, StoreUnavailable
@@ -29,13 +34,26 @@ from gridhand.posix.private_files import open_private_file
 from gridhand.posix.socket_file import CHECK_S, SocketFile
 
 _GRACE_S = 3
+_HANDSHAKE_S = 10.0  # for the encryption of a connection to begin
+_CUT_S = 0.25  # between looks at the tokens of open replies
 _LOCK_S = 10.0  # for a controller that is about to end
 
 _log = logging.getLogger("gridhand")
 
+Announce = Callable[[str, str], object]  # of the address, and of a link for one login
 
-def serve(home: Home, start: StartOptions, *, ready_fd: int | None = None) -> int:
-    """Run until stopped. `ready_fd` gets one message: that it runs, or why it does not."""
+
+def serve(
+    home: Home,
+    start: StartOptions,
+    *,
+    ready_fd: int | None = None,
+    announce: Announce | None = None,
+) -> int:
+    """Run until stopped. `ready_fd` gets one message: that it runs, or why it does not.
+
+    If it listens on the network, `announce` gets its address, and a link for one login.
+    """
     # The keeper's thread and the event loop hand work to each other all the time. With the default
     # of 5 ms, a thread that is ready would wait that long for one that computes.
     sys.setswitchinterval(0.0005)
@@ -43,7 +61,7 @@ def serve(home: Home, start: StartOptions, *, ready_fd: int | None = None) -> in
     _log.setLevel(logging.INFO)
     try:
         with log_in_thread(), _sole_controller(home):  # before anything is read, changed or told
-            return asyncio.run(_serve(home, start, ready_fd))
+            return asyncio.run(_serve(home, start, ready_fd, announce))
     except GridError as error:
         if isinstance(error, StoreOwned):
             error.hint = "`grid status` shows the controller that runs; `grid stop` ends it."
@@ -51,15 +69,26 @@ def serve(home: Home, start: StartOptions, *, ready_fd: int | None = None) -> in
         raise
 
 
-async def _serve(home: Home, start: StartOptions, ready_fd: int | None) -> int:
+async def _serve(
+    home: Home,
+    start: StartOptions,
+    ready_fd: int | None,
+    announce: Announce | None,
+) -> int:
     controller = local_controller(home, start)
+    listener = open_listener(start.listen.over(controller.settings.http))
     try:
         await controller.open(new_cluster=start.new_cluster)
-    except StoreUnavailable as error:
-        error.hint = f"The state is in {controller.store_url}. Try again when it can be reached."
+    except BaseException as error:
+        if listener is not None:
+            listener.close()
+        if isinstance(error, StoreUnavailable):
+            where = controller.store_url
+            error.hint = f"The state is in {where}. Try again when it can be reached."
         raise
     try:
         server = _server(controller)
+        server.network, server.announce = listener, announce
         with server.listening_at(home), _stopped_by_signals(controller, server):
             serving = asyncio.create_task(server.serve([server.file.listening]))
             serving.add_done_callback(lambda _: controller.begin_stopping())
@@ -97,7 +126,13 @@ class _Server(uvicorn.Server):
     """A server that leaves the signals to us, and can listen anew."""
 
     file: SocketFile
+    network: NetworkListener | None = None
+    announce: Announce | None = None
     returns = False  # whether another controller is about to take over the socket
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(_settings(app))
+        self._callers: NetworkCallers = app.state.callers
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -123,11 +158,41 @@ class _Server(uvicorn.Server):
         self.file = _socket_file(home)
         _log.warning("%s was removed, and is back", self.file.path)
         accepting = await asyncio.get_running_loop().create_server(
-            self._protocol, sock=self.file.listening
+            self._protocol, sock=self.file.listening, backlog=ACCEPTED_AT_ONCE
         )
-        self.servers.append(accepting)
-        self.servers.pop(0).close()
+        self.servers.insert(0, accepting)
+        self.servers.pop(1).close()
         removed.close()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.network is not None:
+            await self._listen_on(self.network)
+
+    async def _listen_on(self, listener: NetworkListener) -> None:
+        """Listen on the network, too, and cut replies whose tokens have ended."""
+        self._callers.logins.cookie = f"gridhand_{listener.port}"
+        loop = asyncio.get_running_loop()
+        for bound in listener.sockets:
+            accepting = await loop.create_server(
+                self._protocol,
+                sock=bound,
+                ssl=listener.tls,
+                ssl_handshake_timeout=None if listener.tls is None else _HANDSHAKE_S,
+                backlog=ACCEPTED_AT_ONCE,
+            )
+            bound.listen(1024)  # so many may wait to be accepted
+            self.servers.append(accepting)
+        self._cutting = asyncio.create_task(self._cut_ended())
+        _log.info("controller %d listens at %s", os.getpid(), listener.url)
+        if self.announce is not None:
+            code = self._callers.logins.make_code()
+            self.announce(listener.url, f"{listener.url}/login?code={code}")
+
+    async def _cut_ended(self) -> None:
+        while not self.should_exit:
+            self._callers.cut_ended()
+            await asyncio.sleep(_CUT_S)
 
     def _protocol(self) -> PeerProtocol:
         return PeerProtocol(self.config, self.server_state, self.lifespan.state)
@@ -160,17 +225,22 @@ def _holder(home: Home) -> str:
 
 
 def _server(controller: Controller) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            make_app(controller),
-            http=PeerProtocol,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
+    return _Server(make_app(controller))
+
+
+def _settings(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,  # nobody may say in a header who asks
+        server_header=False,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=_GRACE_S,
+        backlog=ACCEPTED_AT_ONCE,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gridhand.api.load_views import gpu_load_json, load_json, used_json
 from gridhand.controller.jobs.start_orders import log_path
-from gridhand.core.jobs.job import Attempt, Job
+from gridhand.core.jobs.job import HELD, Attempt, Job
 from gridhand.core.ledger.status import GpuStatus, NodeStatus
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import UNIT, Resources
@@ -139,11 +139,17 @@ def job_json(
         "after": [{"id": after.id, "condition": str(after.condition)} for after in job.after],
         "within": work.within,
         "detached": work.detached,
-        "time_limit_s": None if work.time_limit_ms is None else work.time_limit_ms / 1000,
+        "time_limit_s": _seconds(work.time_limit_ms),
+        "queue": work.queue,
+        "expect_s": _seconds(work.expect_ms),
+        "deadline_at": when(_add(job.submitted, work.deadline_ms)),
+        "fallback_after_s": _seconds(work.fallback_after_ms),
+        "warn_signal": work.warn_signal,
+        "warn_s": _seconds(work.warn_ms),
         "submitted_at": when(job.submitted),
         "started_at": None if last is None else when(last.started),
         "ended_at": when(job.ended),
-        "not_before": when(job.not_before),
+        "not_before": None if job.not_before == HELD else when(job.not_before),
         "why": view.why,
         "attempts": [_attempt_json(attempt) for attempt in job.attempts],
         "peak_memory_bytes": max((run.peak_bytes or 0 for run in job.attempts), default=0) or None,
@@ -151,6 +157,14 @@ def job_json(
         "usage": usage,
         "logs": {name: log_path(job, folder, name) for name in ("stdout", "stderr")},
     }
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _add(time: int, ms: int | None) -> int | None:
+    return None if ms is None else time + ms
 
 
 def _message(job: Job, last: Attempt | None) -> str:

@@ -25,6 +25,11 @@ _STATUS: tuple[tuple[type[GridError], int], ...] = (
     (errors.UnknownAllocation, 404),
     (errors.UnknownJob, 404),
     (errors.UnknownCall, 404),
+    (errors.UnknownToken, 404),
+    (errors.UnknownFile, 404),
+    (errors.TokenRefused, 401),
+    (errors.ScopeTooNarrow, 403),
+    (errors.TooManyRequests, 429),
     (errors.InvalidInput, 422),
     (errors.UnknownResource, 422),
     (errors.NeverFits, 422),
@@ -43,6 +48,13 @@ _MOST_NODES = 100
 _RESERVED = frozenset({"hint", "code", "refusal", "status", "type", "title", "detail"})
 
 
+_HEADERS = {
+    401: {"www-authenticate": "Bearer"},
+    429: {"retry-after": "1"},
+    503: {"retry-after": "1"},
+}
+
+
 def problem(
     status: int, code: str, detail: str, hint: str = "", more: Mapping[str, Any] | None = None
 ) -> Response:
@@ -55,7 +67,7 @@ def problem(
         "hint": hint,
         **(more or {}),
     }
-    headers = {"retry-after": "1"} if status == 503 else None
+    headers = _HEADERS.get(status)
     return Response(
         json.dumps(body), status, headers=headers, media_type="application/problem+json"
     )
@@ -68,9 +80,16 @@ def problem_of(error: GridError) -> Response:
     for name in ("field", "value", "allowed"):
         if (value := getattr(error, name, None)) is not None:
             more[name] = str(value)[:_MOST_SHOWN]
-    if isinstance(error, NoRoom) and error.refusal is not None:
-        more["reasons"] = dict(islice(error.refusal.reasons().items(), _MOST_NODES))
+    if reasons := refusal_reasons(error):
+        more["reasons"] = reasons
     return problem(status, error.code, str(error), error.hint, more)
+
+
+def refusal_reasons(error: GridError) -> dict[str, list[str]]:
+    """Return what each node lacks, of the first nodes; {} if the error is no refusal."""
+    if not isinstance(error, NoRoom) or error.refusal is None:
+        return {}
+    return dict(islice(error.refusal.reasons().items(), _MOST_NODES))
 
 
 def install(app: FastAPI) -> None:

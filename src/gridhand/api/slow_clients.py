@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
+from collections.abc import Collection
+from heapq import nsmallest
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -11,6 +14,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_S = 20.0  # for the first line and the headers of a request
 BODY_S = 60.0  # for its body
 MOST_CONNECTIONS = 8000
+ACCEPTED_AT_ONCE = 64  # before the oldest of those that are open make room
+
+
+def most_connections() -> int:
+    """Return how many connections may be open: all else needs descriptors, too."""
+    return min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 class TimedProtocol(H11Protocol):
@@ -25,8 +34,8 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: object) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
         self._heard = time.monotonic()
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._make_room()
+        if len(self.connections) > (most := most_connections()):
+            self.make_room(self.connections, most)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -68,7 +77,12 @@ class TimedProtocol(H11Protocol):
         elif self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self.transport.abort()
 
-    def _make_room(self) -> None:
-        idle = [one for one in self.connections if isinstance(one, TimedProtocol) and one.is_idle]
-        oldest = min(idle, key=lambda one: one._heard)
-        oldest.transport.abort()
+    def make_room(self, among: Collection[object], most: int) -> None:
+        """Close the longest idle ones, a few more than needed: each look takes its time.
+
+        Those that were closed in the same turn still count, and are among them again.
+        """
+        idle = [one for one in among if isinstance(one, TimedProtocol) and one.is_idle]
+        count = len(among) - most + most // 16
+        for oldest in nsmallest(count, idle, key=lambda one: one._heard):
+            oldest.transport.abort()

@@ -14,6 +14,8 @@ STEPS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
     "job.stopping": (("running",), ("running",), 0),
     "job.signalled": (("running",), ("running",), 0),
     "job.requeued": (("running",), ("queued",), 0),
+    "job.held": (("queued",), ("queued",), 0),
+    "job.unheld": (("queued",), ("queued",), 0),
     "job.ended": (OPEN, OVER, 0),
 }
 FOR_LIFE = ("number", "owner", "submitted", "array", "array_index")

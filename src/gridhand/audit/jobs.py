@@ -18,12 +18,14 @@ OPEN = ("queued", "running")
 OVER = ("succeeded", "failed", "cancelled", "lost")
 REASONS = (
     "exit", "signal", "oom", "timeout", "start_failed", "preempted", "returned", "node_lost",
-    "agent_lost", "device_lost", "client_gone", "dependency", "released", "cancelled",
+    "agent_lost", "device_lost", "client_gone", "dependency", "released", "deadline",
+    "expired", "cancelled",
 )  # fmt: skip
 # The final state for each reason; any other reason leads to `failed`.
 _LEADS_TO = {
     "node_lost": "lost", "agent_lost": "lost", "client_gone": "cancelled",
-    "dependency": "cancelled", "released": "cancelled", "cancelled": "cancelled",
+    "dependency": "cancelled", "released": "cancelled", "deadline": "cancelled",
+    "expired": "cancelled", "cancelled": "cancelled",
 }  # fmt: skip
 
 

@@ -19,6 +19,9 @@ GB = 10**9
 _ESCAPE = re.compile(r"\033\[[0-9;]*m")
 _PIECES = re.compile(r"\033\[[0-9;]*m|.", re.DOTALL)
 _RESET = "\033[0m"
+_GAP = "  "  # between two columns
+_SHORTENED = 12  # the least that is left of a column
+_LAST = 20  # the least that is shown of the last column
 BYTES = ("memory", "disk", "gpu_memory")
 _COLOURS = {
     "queued": "yellow",
@@ -65,22 +68,58 @@ def clean(value: object) -> str:
     return "".join(c if c.isprintable() else "�" for c in " ".join(str(value).split()))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> list[str]:
-    """Return lines with aligned columns; columns named in `right` are aligned to the right."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: str = "",
+    width: int | None = None,
+) -> list[str]:
+    """Return lines with aligned columns; columns named in `right` are aligned to the right.
+
+    If they are wider than `width`, columns that say nothing are left out, and a long one is
+    shortened. The end of a line may still have to be clipped.
+    """
     texts = [list(head), *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(map(width_of, column)) for column in zip(*texts, strict=True)]
-    aligned = [
-        [_aligned(cell, width, name in right.split(","))
-         for cell, width, name in zip(row, widths, head, strict=True)]
-        for row in texts
-    ]  # fmt: skip
-    lines = [aligned[0], *([coloured(cell) for cell in row] for row in aligned[1:])]
-    return ["  ".join(line).rstrip() for line in lines]
+    texts = texts if width is None else _narrowed(texts, width, right.split(","))
+    columns = [
+        _aligned(column, column[0] in right.split(",")) for column in zip(*texts, strict=True)
+    ]
+    return [_GAP.join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
-def _aligned(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - width_of(cell))
-    return space + cell if right else cell + space
+def _narrowed(texts: list[list[str]], width: int, numbers: Sequence[str]) -> list[list[str]]:
+    """Return the cells without columns of dashes, and with the widest of the middle shortened.
+
+    A number that is cut would be another one.
+    """
+    columns = list(zip(*texts, strict=True))
+    if _excess(columns, width) > 0 and len(texts) > 1:
+        columns = [column for column in columns if set(column[1:]) != {"-"}]
+    middle = [n for n in range(1, len(columns) - 1) if columns[n][0] not in numbers]
+    if (excess := _excess(columns, width)) > 0 and middle:
+        widest = max(middle, key=lambda index: _widest(columns[index]))
+        most = max(_SHORTENED, _widest(columns[widest]) - excess)
+        columns[widest] = tuple(clipped(cell, most) for cell in columns[widest])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _excess(columns: Sequence[Sequence[str]], width: int) -> int:
+    """Return by how much the columns are too wide, if of the last only the beginning is shown."""
+    *widths, last = map(_widest, columns)
+    return sum(widths) + len(_GAP) * len(widths) + min(last, _LAST) - width
+
+
+def _widest(column: Sequence[str]) -> int:
+    return max(map(width_of, column))
+
+
+def _aligned(column: Sequence[str], right: bool) -> list[str]:
+    """Return the cells with spaces up to the widest; they are not coloured, so they can go."""
+    width = _widest(column)
+    spaces = [" " * (width - width_of(cell)) for cell in column]
+    shown = [column[0], *map(coloured, column[1:])]
+    pairs = zip(spaces, shown, strict=True) if right else zip(shown, spaces, strict=True)
+    return ["".join(pair) for pair in pairs]
 
 
 def width_of(text: str) -> int:
@@ -111,14 +150,26 @@ def clipped(line: str, columns: int) -> str:
     return f"{kept}{_RESET if plain is not line else ''}…"
 
 
-def fitted(lines: Iterable[str]) -> list[str]:
-    """Return the lines cut to the width of the terminal, if there is one."""
+def terminal_width() -> int | None:
+    """Return how many columns the terminal has, if there is one."""
     if not on_terminal():
-        return list(lines)
+        return None
     import shutil
 
-    columns = shutil.get_terminal_size().columns
-    return [clipped(line, columns) for line in lines]
+    return shutil.get_terminal_size().columns
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Return the lines cut to the width of the terminal, if there is one."""
+    width = terminal_width()
+    return list(lines) if width is None else [clipped(line, width) for line in lines]
+
+
+def fitted_table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], right: str = ""
+) -> list[str]:
+    """Return a table that fits into the terminal, if there is one."""
+    return fitted(table(head, rows, right, terminal_width()))
 
 
 def number(value: float, places: int = 4) -> str:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.client import routes
 from gridhand.client.follow import JobFollower, JobFrames
+from gridhand.client.follow_events import follow_events
 from gridhand.client.retry import RetryingTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gridhand.client.retry import Facts
 
@@ -93,6 +94,14 @@ class Client(RetryingTransport):
     def cancel_all(self, id: str, *, op_id: str | None = None) -> Facts:
         """Cancel likewise; return the first jobs, and how many there are and are stopping."""
         return self._facts(routes.cancel(id, op_id)._replace(pick=None))
+
+    def hold(self, id: str, *, op_id: str | None = None) -> Facts:
+        """Keep a queued job from starting; return the jobs that this changed, and their count."""
+        return self._facts(routes.hold(id, op_id)._replace(pick=None))
+
+    def unhold(self, id: str, *, op_id: str | None = None) -> Facts:
+        """Let a held job start; return the jobs that this changed, and their count."""
+        return self._facts(routes.unhold(id, op_id)._replace(pick=None))
 
     def signal(self, id: str, number: int, *, op_id: str | None = None) -> bool:
         """Send a signal; return False if the job is not running."""
@@ -218,6 +227,43 @@ class Client(RetryingTransport):
     def explain(self, request: Mapping[str, Any]) -> Facts:
         return self._facts(routes.explain(request))
 
+    # ---- files of jobs on another machine
+
+    def upload(self, id: str, name: str, offset: int, data: bytes, *, executable: bool) -> None:
+        """Write a part of a file for a job that names this id as its `upload`."""
+        self.ask(routes.upload(id, name, offset, data, executable=executable))
+
+    def files(self, job: str) -> list[Facts]:
+        """Return the names and sizes of the files in the folder of a job."""
+        files: list[Facts] = self.ask(routes.files(job))
+        return files
+
+    def download(self, job: str, name: str, offset: int = 0) -> tuple[bytes, int]:
+        """Return a part of a file in the folder of a job, and the size of the whole."""
+        headers, data = self._reply(routes.download(job, name, offset))
+        return data, int(headers["x-gridhand-size"])
+
+    # ---- tokens
+
+    def tokens(self) -> list[Facts]:
+        tokens: list[Facts] = self.ask(routes.tokens())
+        return tokens
+
+    def create_token(
+        self, scope: str, *, owner: str | None = None, ttl_s: float | None = None
+    ) -> Facts:
+        """Create a token; this reply alone has its text, as `token`."""
+        given = {"scope": scope, "owner": owner, "ttl_s": ttl_s}
+        wanted = {name: value for name, value in given.items() if value is not None}
+        return self._facts(routes.create_token(wanted))
+
+    def rotate_token(self, id: str) -> Facts:
+        """Give a token another text, which this reply alone has; the old one is refused."""
+        return self._facts(routes.rotate_token(id))
+
+    def revoke_token(self, id: str) -> Facts:
+        return self._facts(routes.revoke_token(id))
+
     # ---- the controller
 
     def version(self) -> Facts:
@@ -226,6 +272,22 @@ class Client(RetryingTransport):
     def events(self, *, after: int = 0, limit: int | None = None) -> list[Facts]:
         events: list[Facts] = self.ask(routes.events(after, limit))
         return events
+
+    def event_page(
+        self, kinds: Sequence[str], owners: Sequence[str], after: int, limit: int
+    ) -> Facts:
+        """Return `events` of these kinds and owners after a number, and where to go on: `next`."""
+        return self._facts(routes.event_page(kinds, owners, after, limit, None))
+
+    def recent_events(self, kinds: Sequence[str], owners: Sequence[str], last: int) -> Facts:
+        """Return the last events likewise."""
+        return self._facts(routes.event_page(kinds, owners, None, max(1, last), last))
+
+    def follow_events(
+        self, kinds: Sequence[str] = (), owners: Sequence[str] = (), after: int | None = None
+    ) -> Iterator[Facts]:
+        """Yield events after a number, or from now on. A restart of the controller loses none."""
+        return follow_events(self, kinds, owners, after)
 
     def check(self) -> Facts:
         return self._facts(routes.check())

@@ -73,9 +73,16 @@ class RetryingTransport:
     """A transport that reconnects to a controller which was restarted."""
 
     def __init__(
-        self, address: Address | str, *, owner: str | None = None, timeout_s: float = 60.0
+        self,
+        address: Address | str,
+        *,
+        owner: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 60.0,
     ) -> None:
+        """`token` is for controllers on the network; by default it is found where users keep it."""
         parsed = Address.parse(address) if isinstance(address, str) else address
+        self._token = None if parsed.path else token or _find_token()
         self._transport = Transport(parsed, timeout_s=timeout_s)
         self.owner = owner  # acts in this name instead of the user's who runs this process
 
@@ -88,7 +95,7 @@ class RetryingTransport:
 
     def for_owner(self, owner: str) -> Self:
         """Return a client of the same controller that acts in the name of another owner."""
-        other = type(self)(self._transport.address, owner=owner)
+        other = type(self)(self._transport.address, owner=owner, token=self._token)
         other.revive, other.on_wait = self.revive, self.on_wait
         return other
 
@@ -108,6 +115,11 @@ class RetryingTransport:
             raise read_problem(status, content)
         facts: Facts = read_answer(call, content)
         return facts
+
+    @property
+    def remote(self) -> bool:
+        """Whether the controller is reached over the network: it does not know our folders."""
+        return not self._transport.address.path
 
     @property
     def address(self) -> str:
@@ -204,7 +216,12 @@ class RetryingTransport:
         )
 
     def _headers(self, call: HttpCall) -> Mapping[str, str]:
-        return call.headers if self.owner is None else {**call.headers, **_acting_for(self.owner)}
+        headers = call.headers
+        if self.owner is not None:
+            headers |= _acting_for(self.owner)
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
+        return headers
 
     def _persist(
         self, call: HttpCall, send: Callable[[], Sent], retry: StoreRetry, *, again: bool = True
@@ -225,6 +242,12 @@ class RetryingTransport:
 
     def _gone(self, error: OSError | None) -> GridError:
         return gone(self.address, error)
+
+
+def _find_token() -> str | None:
+    from gridhand.client.credentials import find_token
+
+    return find_token()
 
 
 def _report_silence(connected: socket) -> None:

@@ -27,17 +27,19 @@ class HttpCall(NamedTuple):
     op_id: str | None = None
     pick: str | None = None
     stays: bool = False  # the client stays with a job until it ends
+    accept: str = "application/json"
+    raw: bool = False  # the body is bytes of a file
 
     @property
     def repeatable(self) -> bool:
         """Whether sending it twice has the effect of sending it once."""
-        return self.method == "GET" or self.op_id is not None
+        return self.method in ("GET", "PUT") or self.op_id is not None
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {"accept": "application/json"}
+        headers = {"accept": self.accept}
         if self.body is not None:
-            headers["content-type"] = "application/json"
+            headers["content-type"] = "application/octet-stream" if self.raw else "application/json"
         if self.op_id is not None:
             headers["idempotency-key"] = self.op_id
         return headers
@@ -81,6 +83,14 @@ def job(id: str) -> HttpCall:
 
 def cancel(id: str, op_id: str | None = None) -> HttpCall:
     return _change("POST", f"/jobs/{quoted(id)}/cancel", {}, op_id, "jobs")
+
+
+def hold(id: str, op_id: str | None = None) -> HttpCall:
+    return _change("POST", f"/jobs/{quoted(id)}/hold", {}, op_id, "jobs")
+
+
+def unhold(id: str, op_id: str | None = None) -> HttpCall:
+    return _change("POST", f"/jobs/{quoted(id)}/unhold", {}, op_id, "jobs")
 
 
 def signal(id: str, number: int, op_id: str | None = None) -> HttpCall:
@@ -201,6 +211,22 @@ def events(after: int = 0, limit: int | None = None) -> HttpCall:
     return _get("/events", [("after", after), ("limit", limit)], "events")
 
 
+def event_page(
+    kinds: Sequence[str], owners: Sequence[str], after: int | None, limit: int, last: int | None
+) -> HttpCall:
+    bounds = [("after", after), ("limit", limit), ("last", last)]
+    return _get("/events", [*_event_filter(kinds, owners), *bounds])
+
+
+def follow_events(kinds: Sequence[str], owners: Sequence[str], after: int | None) -> HttpCall:
+    wanted = [*_event_filter(kinds, owners), ("after", after)]
+    return _get("/events", wanted)._replace(stays=True, accept="text/event-stream")
+
+
+def _event_filter(kinds: Sequence[str], owners: Sequence[str]) -> list[tuple[str, object]]:
+    return [*(("kind", kind) for kind in kinds), *(("owner", owner) for owner in owners)]
+
+
 def check() -> HttpCall:
     return _get("/check")
 
@@ -234,6 +260,36 @@ def prune(older_than_s: float, most: int) -> HttpCall:
     return _change("POST", "/prune", body, None, "left")
 
 
+def upload(id: str, name: str, offset: int, data: bytes, *, executable: bool) -> HttpCall:
+    """Write a part of a file. Repeating it does no harm."""
+    wanted = _query([("offset", offset), ("executable", int(executable))])
+    return HttpCall("PUT", f"{PREFIX}/uploads/{id}/{_quoted_path(name)}{wanted}", data, raw=True)
+
+
+def files(job: str) -> HttpCall:
+    return _get(f"/jobs/{quoted(job)}/files", pick="files")
+
+
+def download(job: str, name: str, offset: int) -> HttpCall:
+    return _get(f"/jobs/{quoted(job)}/files/{_quoted_path(name)}", [("offset", offset)])
+
+
+def tokens() -> HttpCall:
+    return _get("/tokens", pick="tokens")
+
+
+def create_token(wanted: Mapping[str, Any]) -> HttpCall:
+    return _change("POST", "/tokens", wanted, None)
+
+
+def rotate_token(id: str) -> HttpCall:
+    return _change("POST", f"/tokens/{quoted(id)}/rotate", {}, None)
+
+
+def revoke_token(id: str) -> HttpCall:
+    return _change("DELETE", f"/tokens/{quoted(id)}", None, None)
+
+
 def session(order: Mapping[str, Any]) -> HttpCall:
     """Open a session. It is not repeatable: each connection is a session of its own."""
     return HttpCall("POST", f"{PREFIX}/sessions", _content(order))
@@ -252,6 +308,10 @@ def quoted(text: str) -> str:
     if text in (".", ".."):  # servers resolve these as folders
         return text.replace(".", "%2E")
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in os.fsencode(text))
+
+
+def _quoted_path(name: str) -> str:
+    return "/".join(quoted(step) for step in name.split("/"))
 
 
 def _query(wanted: Iterable[tuple[str, object]]) -> str:

@@ -32,23 +32,32 @@ class Address(NamedTuple):
     host: str = ""
     port: int = 0
     chosen: bool = False
+    tls: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse `unix:/PATH` or `http://HOST:PORT`."""
+        """Parse `unix:/PATH`, `http://HOST:PORT` or `https://HOST:PORT`."""
         kind, _, rest = text.partition(":")
         if kind == "unix" and rest.startswith("/"):
             return cls(rest)
-        if kind == "http" and rest.startswith("//"):
+        if "@" in text:  # perhaps with a password, which must not be shown
+            message = "the address of a controller has no user in it"
+            raise make_error("invalid_input", message, "Set $GRIDHAND_TOKEN to your token.")
+        if kind in ("http", "https") and rest.startswith("//"):
             host, _, port = rest[2:].rstrip("/").rpartition(":")
             if host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16:
-                return cls("", host.strip("[]"), int(port))
+                return cls("", host.strip("[]"), int(port), tls=kind == "https")
         message = f"{text!r} is not the address of a controller"
-        raise make_error("invalid_input", message, "Give unix:/PATH or http://HOST:PORT.")
+        hint = "Give unix:/PATH, http://HOST:PORT or https://HOST:PORT."
+        raise make_error("invalid_input", message, hint)
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"unix:{self.path}" if self.path else f"http://{host}:{self.port}"
+        if self.path:
+            return f"unix:{self.path}"
+        return f"{'https' if self.tls else 'http'}://{self._authority()}"
+
+    def _authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def open(self, timeout_s: float | None) -> HttpConnection:
         """Connect; raise OSError when nothing listens there."""
@@ -56,7 +65,29 @@ class Address(NamedTuple):
             return HttpConnection(self._open_path(timeout_s), "localhost")
         connected = socket.create_connection((self.host, self.port), timeout_s)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return HttpConnection(connected, str(self).removeprefix("http://"))
+        if self.tls:
+            connected = self._encrypted(connected)
+        return HttpConnection(connected, self._authority())
+
+    def _encrypted(self, connected: socket.socket) -> socket.socket:
+        """Encrypt the connection; raise GridError if the controller cannot prove who it is."""
+        import ssl  # takes long to import, and few need it
+
+        try:
+            return ssl.create_default_context().wrap_socket(connected, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            connected.close()
+            message = f"the certificate of {self} cannot be trusted: {error.verify_message}"
+            hint = "Set $SSL_CERT_FILE to the certificate that signed it."
+            raise make_error("controller_unavailable", message, hint) from error
+        except ssl.SSLError as error:
+            connected.close()
+            message = f"{self} does not speak TLS: {error.reason}"
+            hint = "Use http:// if the controller has no certificate."
+            raise make_error("controller_unavailable", message, hint) from error
+        except OSError:
+            connected.close()
+            raise
 
     def _open_path(self, timeout_s: float | None) -> socket.socket:
         if len(os.fsencode(self.path)) > _LONGEST_PATH:

@@ -131,11 +131,13 @@ class RetentionBlock(Block):
 class HttpBlock(Block):
     """Where the HTTP API listens."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    host: Annotated[str, Field(min_length=1, max_length=253)] = "localhost"
     port: Port | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    tls_cert: Annotated[str, Field(min_length=1)] | None = None
+    tls_key: Annotated[str, Field(min_length=1)] | None = None
     insecure: bool = False
+    hosts: tuple[Annotated[str, Field(min_length=1, max_length=253)], ...] = ()
+    requests_per_s: Annotated[float, Field(gt=0, le=1_000_000)] = 1000
 
     @model_validator(mode="after")
     def _both_tls_files(self) -> HttpBlock:

@@ -22,7 +22,7 @@ from gridhand.config.blocks import (
     SharingBlock,
 )
 from gridhand.config.config_errors import InvalidConfig, describe_errors
-from gridhand.config.fields import Block, GroupText, Memory, StrategyText
+from gridhand.config.fields import Block, Granularity, GroupText, StrategyText
 from gridhand.config.yaml_file import parse_yaml
 
 
@@ -35,9 +35,8 @@ class ClusterConfig(Block):
 
     # The features of these blocks have not landed yet.
     NOT_USED_YET: ClassVar[frozenset[str]] = frozenset(
-        {"nodes", "resource_sharing", "queues", "quotas", "alerts", "http", "engine",
-         "memory_granularity"}
-    )  # fmt: skip
+        {"nodes", "resource_sharing", "queues", "quotas", "alerts", "engine"}
+    )
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = "gridhand"
     nodes: Annotated[tuple[NodeBlock, ...], Field(min_length=1)] | None = None
@@ -48,7 +47,7 @@ class ClusterConfig(Block):
     store: Annotated[str, Field(min_length=1)] | None = None
     engine: EngineBlock = EngineBlock()
     strategy: StrategyText = "default"
-    memory_granularity: Memory | None = None
+    memory_granularity: Granularity | None = None
     respect_foreign_use: bool = False
     retention: RetentionBlock = RetentionBlock()
     admin_group: GroupText | None = None  # of a machine-wide controller

@@ -67,6 +67,12 @@ def _group(value: Any) -> str:
     raise InvalidInput("group", value, "the name of a unix group")
 
 
+def _granularity(value: Any) -> None:
+    """Check an amount of memory that others are multiples of."""
+    if read_amount("memory", value) == 0:
+        raise InvalidInput("memory", value, "more than 0")
+
+
 def _amount(name: str) -> BeforeValidator:
     return _checked(lambda value: read_amount(name, value))
 
@@ -76,6 +82,7 @@ _DURATION = "a number of seconds, or a text with units such as 90s, 2h or 1h30m"
 Written = int | float | str  # an amount as it stands in the file
 
 Memory = Annotated[Written, _amount("memory")]
+Granularity = Annotated[Written, _checked(lambda value: _granularity(value))]
 Gigabytes = Annotated[float, Field(gt=0)]
 Cores = Annotated[Written, _amount("cpu")]
 Price = Annotated[Written, _amount("price")]

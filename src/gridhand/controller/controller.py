@@ -16,15 +16,16 @@ from typing import Any
 from gridhand.controller.clients.call_recorder import CallRecorder
 from gridhand.controller.clients.client_sessions import (
     Sessions,
-    attached_jobs,
-    session_allocations,
+    still_there,
     with_clients,
 )
 from gridhand.controller.clients.connections import ConnectionCounts
 from gridhand.controller.clients.nested_waits import NestedWaits
+from gridhand.controller.clients.token_book import TokenBook
 from gridhand.controller.jobs.array_dependencies import expand_arrays
 from gridhand.controller.jobs.environment_files import Environments, environments_in_use
 from gridhand.controller.jobs.job_feed import Feed
+from gridhand.controller.jobs.job_folders import JobFolders
 from gridhand.controller.jobs.job_logs import JobLogs
 from gridhand.controller.jobs.job_reader import JobReader
 from gridhand.controller.jobs.job_runner import Runner
@@ -34,13 +35,14 @@ from gridhand.controller.keeper.embedded import Embedded
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.ledger_commands import Context
-from gridhand.controller.keeper.questions import AskStore, Read
+from gridhand.controller.keeper.questions import Read
 from gridhand.controller.nodes.declared_nodes import DeclaredNodes
 from gridhand.controller.nodes.foreign_use import ForeignUse
 from gridhand.controller.nodes.liveness_watcher import LivenessWatcher
 from gridhand.controller.nodes.node_samples import NodeSamples
 from gridhand.controller.other_controllers import Neighbours
 from gridhand.controller.problem_list import list_problems
+from gridhand.controller.read_model import ReadModel
 from gridhand.controller.retention import Retention
 from gridhand.controller.settings import Settings
 from gridhand.controller.store_claim import StoreClaim
@@ -62,10 +64,10 @@ from gridhand.core.ledger.allocations import Allocation, Lifetime
 from gridhand.core.ledger.ledger import Change
 from gridhand.core.model.call_record import CallRecord
 from gridhand.core.model.names import AllocationId, JobId
+from gridhand.core.notes import NoteSignal
 from gridhand.core.operations import (
     Cancel,
     EndWithSession,
-    NoteSignal,
     Operation,
     Reply,
     Submit,
@@ -109,21 +111,23 @@ class Controller(JobReader):
         self.store_url = store.url
         self._store = store
         self.feed = Feed()
-        self.started = time.time()
-        self.since = time.monotonic()
+        self.started, self.since = time.time(), time.monotonic()
         self.neighbours = Neighbours(home.folder)
         self.attached = ConnectionCounts(self._clients_gone)
         self.settings = settings or Settings()
         self.users = users or JobUsers()
-        self.logs = JobLogs(engine, home, self.users)
+        self.logs, self.folders = JobLogs(engine, home, self.users), JobFolders(home, self.users)
         self.callbook = CallRecorder(self.ask, self._in_background, self.settings.kept_ms)
         self.nested_waits = NestedWaits(self.ask)
-        self.liveness = LivenessWatcher(self.ask, lambda: self._keeper.clock.now(), store.shared)
+        self.now = lambda: self._keeper.clock.now()
+        self.tokens = TokenBook(self.ask, self.now)
+        self.liveness = LivenessWatcher(self.ask, self.now, store.shared)
         self.declared = DeclaredNodes(home.declared, self.ask, self.liveness.look_again)
         self.samples = NodeSamples()
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
         self._engine = engine
-        self._dispatch = Dispatch(self._committed, self._reloaded, self._startable)
+        self.model = ReadModel(lambda work: self._loop.call_soon_threadsafe(work))
+        self._dispatch = Dispatch(self._committed, self._reloaded, self._startable, self._publish)
         strategy = self.settings.strategy
         self._keeper = Keeper(store, strategy=strategy, dispatch=self._dispatch, machine=machine)
         self._background: set[asyncio.Task[None]] = set()
@@ -139,7 +143,9 @@ class Controller(JobReader):
         claim = StoreClaim(self.store_url, seen, self._belongs_to, new_cluster=new_cluster)
         self._backend = await asyncio.to_thread(Embedded, self._keeper, claim.next_epoch)
         self._port = self._backend.port(self._loop)
-        self._retention = Retention(self.ask, self.callbook, self.home, self.settings.kept_ms)
+        await self._open_reads()
+        kept_ms, folders = self.settings.kept_ms, self.folders
+        self._retention = Retention(self.ask, self.callbook, self.home, kept_ms, folders)
         self.runner = Runner(
             self.ask,
             self._engine,
@@ -147,7 +153,7 @@ class Controller(JobReader):
             self.environments,
             self._keeper.clock.now,
             self._fail,
-            self.feed.tell,
+            self._noted,
             self.declared.report,
             self.samples,
             ForeignUse(self.ask, self.settings.respects_foreign_use),
@@ -155,9 +161,11 @@ class Controller(JobReader):
         )
         try:
             self._taken(self._keeper.opening.cluster_id)
+            await self.settings.apply(self.ask)
             await (self._only_look() if self._damage else self._adopt())
         except BaseException:
             await self.runner.close(end=False)
+            await self._close_reads()
             await asyncio.to_thread(self._backend.close)
             raise
         self.neighbours.enter()
@@ -165,12 +173,13 @@ class Controller(JobReader):
             _log.warning("%s", problem["message"])
         if not self._damage:
             await self._go_on()
-            for work in (self._retention.hourly, *self.liveness.tasks):
+            for work in (self._retention.hourly, self.tokens.keep_uses, *self.liveness.tasks):
                 self._in_background(work())
 
     async def _adopt(self) -> None:
         # Before any job can end: the last job that needs an environment deletes it.
         self.environments.sweep(await self.ask(Read(environments_in_use)))
+        await self.tokens.load()
         await self.runner.open(self._keeper.opening.epoch)
         await self._take_over()
 
@@ -212,6 +221,7 @@ class Controller(JobReader):
         self.neighbours.leave()
         idle = await self.idle()
         await self.runner.close(end=idle)
+        await self._close_reads()
         await asyncio.to_thread(self._backend.close)
 
     @property
@@ -252,14 +262,6 @@ class Controller(JobReader):
         of_nodes = self.samples.with_problems(self.runner.problems)
         return list_problems(of_nodes, errors, self.neighbours.others())
 
-    def lost_file(self) -> str:
-        """Return the file of the store that was removed while it was open; "" if none was."""
-        return self._store.lost_file()
-
-    async def repair_store(self) -> bool:
-        """Write the store anew if its file was removed; return whether it was."""
-        return await self.ask(AskStore(lambda store, _: store.rewrite()))
-
     # ---- durable changes
 
     def _committed(
@@ -268,9 +270,11 @@ class Controller(JobReader):
         """Pass durable changes to the event loop; called from the keeper's thread."""
         self._loop.call_soon_threadsafe(self._settled, changes, held)
 
-    def _reloaded(self) -> None:
+    def _reloaded(self, context: Context) -> None:
         """Compare the nodes with a ledger that was read again; called from the keeper's thread."""
+        self.model.loaded(context)
         self._loop.call_soon_threadsafe(lambda: self.runner.look_again())
+        self._loop.call_soon_threadsafe(lambda: self._in_background(self.tokens.load()))
 
     def _startable(self, job: Job) -> bool:
         """Return whether this machine has what a job needs; called from the keeper's thread."""
@@ -285,6 +289,11 @@ class Controller(JobReader):
                 self.sessions.forget_job(job.id)
                 self.environments.drop(job.work.environment)
             self.feed.tell(job)
+
+    def _noted(self, job: Job) -> None:
+        """Pass on that the process of a job has started."""
+        self.model.note(job)
+        self.feed.tell(job)
 
     # ---- jobs
 
@@ -381,11 +390,7 @@ class Controller(JobReader):
         runs: Sequence[str] = (),
     ) -> tuple[list[AllocationId], list[JobId]]:
         """Attach again what a session held before a restart; return what of it still exists."""
-
-        def answer(context: Context) -> tuple[list[AllocationId], list[JobId]]:
-            return session_allocations(context, owner, held), attached_jobs(context, owner, jobs)
-
-        live, running = await self.ask(Read(answer))
+        live, running = await self.ask(Read(still_there(owner, held, jobs)))
         for run in runs:
             self.sessions.report_on(owner, session, run)
         return (

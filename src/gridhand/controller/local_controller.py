@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gridhand.controller.controller import Controller
 from gridhand.controller.jobs.job_users import JobUsers
+from gridhand.controller.listen_options import ListenOptions
 from gridhand.controller.machine_name import machine_name
 from gridhand.controller.settings import Settings
 from gridhand.engines.virtual_nodes import engine_of, read_virtual_nodes, write_virtual_nodes
@@ -32,6 +33,7 @@ class StartOptions:
     new_cluster: bool = False
     virtual_nodes: Mapping[str, str] = field(default_factory=dict)  # amounts by name
     system: bool = False  # for all users of the machine
+    listen: ListenOptions = field(default_factory=ListenOptions)
 
 
 def local_controller(home: Home, start: StartOptions) -> Controller:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from gridhand.controller.clients.call_recorder import CallRecorder
+from gridhand.controller.jobs.job_folders import JobFolders
 from gridhand.controller.jobs.job_reader import find_stored
 from gridhand.controller.keeper.questions import AskStore, Read
 from gridhand.core.errors import GridError
@@ -40,12 +41,14 @@ class Retention:
         callbook: CallRecorder,
         home: Home,
         kept_ms: Callable[[], int],
+        folders: JobFolders,
     ) -> None:
         """`kept_ms` says for how long history is kept, which may change."""
         self._ask = ask
         self._callbook = callbook
         self._home = home
         self._kept_ms = kept_ms
+        self._folders = folders
 
     async def hourly(self) -> None:
         while True:
@@ -62,11 +65,19 @@ class Retention:
             left = await self._ask(Prune(kept_ms, _STEP))
             await asyncio.sleep(_PAUSE_S if left else 0)
         await self._callbook.forget()
+        await self._forget_folders(kept_ms / 1000)
         cut_ms = await self._ask(AskStore(lambda store, now: store.time_ago(kept_ms, now)))
         old = await asyncio.to_thread(_older, self._home.jobs, cut_ms / 1000, kept_ms / 1000)
         for first in range(0, len(old), _FOLDERS):
             gone = await self._unknown(old[first : first + _FOLDERS])
             await asyncio.to_thread(_remove, [self._home.job(id) for id in gone])
+
+    async def _forget_folders(self, kept_s: float) -> None:
+        """Delete old folders of jobs that were submitted over the network."""
+        used = await self._ask(
+            Read(lambda context: {job.work.folder for job in context.ledger.jobs.open.values()})
+        )
+        await asyncio.to_thread(self._folders.remove_old, time.time() - kept_s, used)
 
     async def _unknown(self, ids: Sequence[JobId]) -> list[JobId]:
         """Return the ids of jobs that are neither open nor in the store."""

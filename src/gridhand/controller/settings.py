@@ -6,17 +6,19 @@ import grp
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from gridhand.config.blocks import HttpBlock
 from gridhand.config.cluster_config import ClusterConfig
 from gridhand.config.config_errors import InvalidConfig
 from gridhand.config.fields import Block
 from gridhand.core.model.names import NodeName
-from gridhand.core.observations import UseStrategy
+from gridhand.core.model.resources import read_amount
+from gridhand.core.observations import UseGranularity, UseStrategy
 from gridhand.core.operations import Operation
 from gridhand.core.placement.strategies import OwnStrategy, strategy_named
 from gridhand.store.urls import store_at
 
 RELOADABLE = frozenset(
-    {"strategy", "retention", "respect_foreign_use", "admin_group"}
+    {"strategy", "retention", "respect_foreign_use", "admin_group", "memory_granularity"}
 )  # the others take effect at the next start
 
 
@@ -35,8 +37,18 @@ class Settings:
         return self._config.store
 
     @property
+    def http(self) -> HttpBlock:
+        """Where the HTTP API listens, and its limits."""
+        return self._config.http
+
+    @property
     def strategy(self) -> OwnStrategy | None:
         return strategy_named(self._config.strategy)
+
+    @property
+    def memory_step_bytes(self) -> int:
+        """The memory of a request is rounded up to whole ones; 0 for any amount."""
+        return read_amount("memory", self._config.memory_granularity or 0)
 
     @property
     def admin_group(self) -> str | None:
@@ -72,6 +84,10 @@ class Settings:
             "not_used_yet": self._config.not_used_yet(),
         }
 
+    async def apply(self, ask: Callable[[Operation[Any]], Awaitable[Any]]) -> None:
+        """Tell the keeper what it has to know besides the strategy."""
+        await ask(UseGranularity(self.memory_step_bytes))
+
     async def reload(self, ask: Callable[[Operation[Any]], Awaitable[Any]]) -> dict[str, Any]:
         """Read the file again and apply it; raise InvalidConfig and change nothing if it is wrong.
 
@@ -84,6 +100,7 @@ class Settings:
         if "strategy" in changed:
             await ask(UseStrategy(strategy_named(after.strategy)))
         self._config = after
+        await self.apply(ask)
         return {
             "file": self.path,
             "changed": sorted(changed & RELOADABLE),

@@ -12,6 +12,11 @@
     ├── UnknownAllocation
     ├── UnknownJob
     ├── UnknownCall
+    ├── UnknownFile               the folder of a job has no such file
+    ├── UnknownToken
+    ├── TokenRefused              a request over the network without a valid token
+    ├── ScopeTooNarrow            the token may not be used for this
+    ├── TooManyRequests           a token is used more often than the controller allows
     ├── NoRoom                    no node has room now; carries the Refusal that says why
     │   └── NeverFits             no node could ever hold it
     ├── NotAssigned               functions that fit on no node, with the reasons
@@ -245,6 +250,70 @@ class UnknownCall(GridError):
             f"there is no call {short_repr(id)}", hint="`grid calls --all` lists calls."
         )
         self.id = id
+
+
+class UnknownFile(GridError):
+    """The folder of a job has no file of that name."""
+
+    code = "unknown_file"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no file {short_repr(name)} in the folder of the job",
+            hint="GET /api/v1/jobs/ID/files lists the files.",
+        )
+        self.name = name
+
+
+class UnknownToken(GridError):
+    """No token has that id, or it was revoked so long ago that its record was deleted."""
+
+    code = "unknown_token"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there is no token {short_repr(id)}", hint="`grid token list` lists tokens."
+        )
+        self.id = id
+
+
+class TokenRefused(GridError):
+    """A request over the network needs a token that is valid."""
+
+    code = "token_refused"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            why,
+            hint="Set $GRIDHAND_TOKEN, or $GRIDHAND_TOKEN_FILE; `grid token create` on the"
+            " controller's machine makes a token.",
+        )
+
+
+class ScopeTooNarrow(GridError):
+    """The token is valid, but may not be used for this."""
+
+    code = "scope_too_narrow"
+
+    def __init__(self, scope: str, needed: str) -> None:
+        super().__init__(
+            f"this needs a token with the scope {needed}; yours has {scope}",
+            hint=f"`grid token create --scope {needed}` on the controller's machine makes one.",
+        )
+        self.scope = scope
+        self.needed = needed
+
+
+class TooManyRequests(GridError):
+    """A token is used more often, or by more clients at once, than the controller allows."""
+
+    code = "too_many_requests"
+
+    def __init__(self, what: str, retry_after_s: int) -> None:
+        super().__init__(
+            f"too many {what} with this token", hint=f"Try again in {retry_after_s} s."
+        )
+        self.retry_after_s = retry_after_s
 
 
 class NoRoom(GridError):

@@ -19,6 +19,13 @@ class UseStrategy(Observation[None]):
 
 
 @operation
+class UseGranularity(Observation[None]):
+    """Round the memory of new requests up to whole steps from now on; 0 leaves them as they are."""
+
+    step_bytes: int
+
+
+@operation
 class AwaitExit(Observation[None]):
     """Give these nodes nothing new while attempts that were given up may have processes there."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, dataclass_t
 from gridhand.core.explain.explanation import Explanation
 from gridhand.core.jobs.attempt import Reason
 from gridhand.core.jobs.job import After, AttemptEnd
-from gridhand.core.jobs.spec import JobSpec
+from gridhand.core.jobs.spec import JobSpec, Priority
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Terms
 from gridhand.core.ledger.status import NodeStatus, Status
 from gridhand.core.model.names import AllocationId, JobId, NodeName
@@ -119,9 +119,12 @@ class Allocate(Command[Granted]):
     requests: tuple[Request, ...] = ()
     terms: Terms = _NO_TERMS
     wait_ms: int = 0  # for room; not part of the body, so a repeat may wait for another time
+    priority: Priority = Priority.MEDIUM  # while it waits
 
     def body(self) -> str:
-        return f"allocate {[request.key() for request in self.requests]} {self.terms.key()}"
+        text = f"allocate {[request.key() for request in self.requests]} {self.terms.key()}"
+        # Earlier versions had no priority, and the hash of the text is stored with an op id.
+        return text if self.priority is Priority.MEDIUM else f"{text} {self.priority}"
 
     def encode_reply(self, reply: Granted) -> str:
         return _encode_allocations(reply.allocations)
@@ -359,32 +362,18 @@ class Cancel(JobsCommand):
 
 
 @operation
-class NoteSignal(JobsCommand):
-    """Record that somebody has sent a signal to a running job."""
+class SetHeld(JobsCommand):
+    """Keep queued jobs from starting, or let held ones start; the id of an array is its tasks."""
 
-    id: JobId = JobId("")
-    signum: int = 0
+    ids: tuple[str, ...] = ()
+    held: bool = True
+    any_owner: bool = False
 
-    def body(self) -> str:
-        return f"signal {self.id} {self.signum}"
-
-
-@operation
-class NoteAction(Command[None]):
-    """Record who did something that changes no row, such as deleting old history."""
-
-    kind: str = ""  # begins with `admin.`
-    subject: str = ""
-    why: str = ""
+    def named_jobs(self) -> Iterable[str]:
+        return self.ids
 
     def body(self) -> str:
-        return f"{self.kind} {self.subject} {self.why}"
-
-    def encode_reply(self, reply: None) -> str:
-        return ""
-
-    def decode_reply(self, text: str) -> None:
-        return None
+        return f"held {self.ids} {self.held}"
 
 
 class Ended(NamedTuple):

@@ -167,6 +167,8 @@ class AsyncGrid:
     jobs = awaited_handles(Grid.jobs, AsyncJob)
     job = awaited_handle(Grid.job, AsyncJob)
     cancel = awaited_handles(Grid.cancel, AsyncJob)
+    hold = awaited_handles(Grid.hold, AsyncJob)
+    unhold = awaited_handles(Grid.unhold, AsyncJob)
 
     result = awaited(Grid.result)
 

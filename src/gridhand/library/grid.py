@@ -264,6 +264,7 @@ class Grid(JobMethods, GraphMethods):
         holder: str | None = None,
         ttl: Duration | None = None,
         wait: Duration = 0,
+        priority: str | None = None,
         op_id: str | None = None,
         **named: Any,
     ) -> Allocation:
@@ -287,10 +288,11 @@ class Grid(JobMethods, GraphMethods):
             grid is open.
         wait: seconds to wait for room before `NoRoom` is raised. Waiting requests are served in
             order of arrival, but a large one does not block smaller ones that fit.
+        priority: while it waits: `urgent`, `high`, `medium` (the default) or `low`.
         op_id: an id of your choice that makes a repeat safe: the same id returns the same reply
             for a day.
         """
-        operation = self._operations.allocate(resources, holder, ttl, op_id, named, wait)
+        operation = self._operations.allocate(resources, holder, ttl, op_id, named, wait, priority)
         return self._run_then(operation, lambda granted: self._allocation(granted.allocations))
 
     def allocate_group(
@@ -300,6 +302,7 @@ class Grid(JobMethods, GraphMethods):
         holder: str | None = None,
         ttl: Duration | None = None,
         wait: Duration = 0,
+        priority: str | None = None,
         apart: bool = False,
         together: bool = False,
         op_id: str | None = None,
@@ -310,7 +313,7 @@ class Grid(JobMethods, GraphMethods):
         options are those of `allocate`.
         """
         layout = read_layout(apart, together)
-        operation = self._operations.group(requests, holder, ttl, op_id, layout, wait)
+        operation = self._operations.group(requests, holder, ttl, op_id, layout, wait, priority)
         return self._run_then(operation, lambda granted: self._allocations(granted.allocations))
 
     def reserve(
@@ -321,6 +324,7 @@ class Grid(JobMethods, GraphMethods):
         ttl: Duration = DEFAULT_RESERVATION_S,
         holder: str | None = None,
         wait: Duration = 0,
+        priority: str | None = None,
         op_id: str | None = None,
         **named: Any,
     ) -> Allocation:
@@ -328,7 +332,7 @@ class Grid(JobMethods, GraphMethods):
 
         The other options are those of `allocate`.
         """
-        operation = self._operations.reserve(resources, holder, ttl, op_id, named, wait)
+        operation = self._operations.reserve(resources, holder, ttl, op_id, named, wait, priority)
         return self._run_then(operation, lambda granted: self._allocation(granted.allocations))
 
     def confirm(

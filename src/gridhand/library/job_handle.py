@@ -153,6 +153,16 @@ class Job(JobFacts):
         self._remote.run(cancel_job(self.owner, self.id))
         return self.refresh()
 
+    def hold(self) -> Self:
+        """Keep the job from starting until `unhold`; raise `JobRefused` if it is not queued."""
+        self._remote.run(hold_job(self.owner, self.id))
+        return self.refresh()
+
+    def unhold(self) -> Self:
+        """Let the job start if it is held."""
+        self._remote.run(unhold_job(self.owner, self.id))
+        return self.refresh()
+
     def send_signal(self, number: int) -> bool:
         """Send a signal to the job's processes; return False if the job is not running."""
         return self._remote.run(signal_job(self.owner, self.id, number))
@@ -214,6 +224,16 @@ class AsyncJob(JobFacts):
         await self._run(cancel_job(self.owner, self.id))
         return await self.refresh()
 
+    async def hold(self) -> Self:
+        """Keep the job from starting until `unhold`; raise `JobRefused` if it is not queued."""
+        await self._run(hold_job(self.owner, self.id))
+        return await self.refresh()
+
+    async def unhold(self) -> Self:
+        """Let the job start if it is held."""
+        await self._run(unhold_job(self.owner, self.id))
+        return await self.refresh()
+
     async def send_signal(self, number: int) -> bool:
         """Send a signal to the job's processes; return False if the job is not running."""
         return await self._run(signal_job(self.owner, self.id, number))
@@ -247,6 +267,14 @@ def find_job(id: str) -> Operation[Facts]:
 
 def cancel_job(owner: str, id: str) -> Operation[list[Facts]]:
     return RemoteRequest(owner, routes.cancel(id), list)
+
+
+def hold_job(owner: str, id: str) -> Operation[list[Facts]]:
+    return RemoteRequest(owner, routes.hold(id), list)
+
+
+def unhold_job(owner: str, id: str) -> Operation[list[Facts]]:
+    return RemoteRequest(owner, routes.unhold(id), list)
 
 
 def signal_job(owner: str, id: str, number: int) -> Operation[bool]:

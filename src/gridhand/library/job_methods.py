@@ -6,13 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridhand.client import routes
+from gridhand.client.moments import Moment
 from gridhand.client.transport import Address
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import Resources
 from gridhand.core.operations import Operation
 from gridhand.library.backend import Duration, read_count
 from gridhand.library.grid_base import GridBase
-from gridhand.library.job_handle import Facts, Job, JobFacts, cancel_job, find_job
+from gridhand.library.job_handle import (
+    Facts,
+    Job,
+    JobFacts,
+    cancel_job,
+    find_job,
+    hold_job,
+    unhold_job,
+)
 from gridhand.library.remote import Remote
 from gridhand.library.remote_operations import RemoteRequest
 from gridhand.library.submission import RemoteSubmit, job_id, submission, with_jobs
@@ -39,6 +48,12 @@ class JobMethods(GridBase):
         task_type: str | None = None,
         timeout: Duration | None = None,
         time_limit: Duration | None = None,
+        expect: Duration | None = None,
+        begin: Moment | None = None,
+        deadline: Moment | None = None,
+        fallback_after: Duration | None = None,
+        queue: str | None = None,
+        signal: str | None = None,
         retries: int = 0,
         retry_on: Iterable[str | int] | None = None,
         after: Any = (),
@@ -68,6 +83,14 @@ class JobMethods(GridBase):
         task_type: the kind of work, for predictions.
         timeout: seconds after which the job is stopped, or a text such as "5m". `time_limit` is
             its earlier name.
+        expect: how long the job should run, for planning alone; `timeout` ends it.
+        begin: when the job may start: seconds from now, a text such as "+2h", "tomorrow 09:00" or
+            "2030-01-31T18:00", a `datetime` or a `timedelta`.
+        deadline: when the job must have ended, given as `begin` is. It is cancelled if it waits
+            until it could no longer end in time.
+        fallback_after: the alternatives of the request count after the job has waited so long.
+        queue: a named queue of the configuration.
+        signal: a signal to send some time before the time limit, such as "TERM@60" for 60 seconds.
         retries: how often the job runs again when it fails.
         retry_on: the causes that are retried: `oom`, `timeout`, exit codes such as 75 …
         after: jobs, or ids of jobs, that must succeed first; `(job, "afterany")` waits until the
@@ -95,6 +118,12 @@ class JobMethods(GridBase):
         task_type: str | None = None,
         timeout: Duration | None = None,
         time_limit: Duration | None = None,
+        expect: Duration | None = None,
+        begin: Moment | None = None,
+        deadline: Moment | None = None,
+        fallback_after: Duration | None = None,
+        queue: str | None = None,
+        signal: str | None = None,
         retries: int = 0,
         retry_on: Iterable[str | int] | None = None,
         after: Any = (),
@@ -133,6 +162,16 @@ class JobMethods(GridBase):
         """Cancel a job, or every task of an array, and return them. Ended ones stay as they are."""
         with_jobs(self._backend)
         return self._run_then(cancel_job(self._operations.owner, job_id(job)), self._jobs)
+
+    def hold(self, job: str | JobFacts) -> list[Job]:
+        """Keep a queued job, or the queued tasks of an array, from starting; return the changed."""
+        with_jobs(self._backend)
+        return self._run_then(hold_job(self._operations.owner, job_id(job)), self._jobs)
+
+    def unhold(self, job: str | JobFacts) -> list[Job]:
+        """Let a held job, or the held tasks of an array, start; return those that this changed."""
+        with_jobs(self._backend)
+        return self._run_then(unhold_job(self._operations.owner, job_id(job)), self._jobs)
 
     def result(self, job: str | JobFacts, timeout: float | None = None) -> Any:
         """Wait for a detached call of a task; return its result, or raise its error.

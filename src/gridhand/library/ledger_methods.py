@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gridhand.core.errors import InvalidInput
+from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import AllocationMove, AllocationState, Lifetime, Terms
 from gridhand.core.model.names import check_label, check_node_name
 from gridhand.core.model.nodes import Health, Node
@@ -60,6 +62,10 @@ def _lower(request: Request, resources: Any, named: dict[str, Any]) -> tuple[Req
     return tuple(Request.of(resources, **{**named, "quality": level}) for level in below)
 
 
+def _with_priority(hold: Allocate, priority: str | None) -> Allocate:
+    return hold if priority is None else replace(hold, priority=Priority.read(priority))
+
+
 class LedgerMethods:
     """Makes the operations of one owner."""
 
@@ -75,9 +81,11 @@ class LedgerMethods:
         op_id: str | None,
         named: Any,
         wait: Duration = 0,
+        priority: str | None = None,
     ) -> Allocate:
         request = self._request(resources, named)
-        return self._hold((request,), AllocationState.ACTIVE, holder, read_ttl(ttl), op_id, wait)
+        hold = self._hold((request,), AllocationState.ACTIVE, holder, read_ttl(ttl), op_id, wait)
+        return _with_priority(hold, priority)
 
     def reserve(
         self,
@@ -87,12 +95,14 @@ class LedgerMethods:
         op_id: str | None,
         named: Any,
         wait: Duration = 0,
+        priority: str | None = None,
     ) -> Allocate:
         request = self._request(resources, named)
         ttl_ms = read_ttl(ttl)
         if ttl_ms is None:
             raise InvalidInput("ttl", ttl, "the seconds within which it will be confirmed")
-        return self._hold((request,), AllocationState.RESERVED, holder, ttl_ms, op_id, wait)
+        hold = self._hold((request,), AllocationState.RESERVED, holder, ttl_ms, op_id, wait)
+        return _with_priority(hold, priority)
 
     def group(
         self,
@@ -102,11 +112,14 @@ class LedgerMethods:
         op_id: str | None,
         layout: GangLayout = GangLayout.ANY,
         wait: Duration = 0,
+        priority: str | None = None,
     ) -> Allocate:
         if not isinstance(requests, list | tuple) or not 1 <= len(requests) <= MOST_IN_A_GROUP:
             raise InvalidInput("requests", requests, f"a list of 1 to {MOST_IN_A_GROUP} requests")
         asked = tuple(Request.of(request) for request in requests)
-        return self._hold(asked, AllocationState.ACTIVE, holder, read_ttl(ttl), op_id, wait, layout)
+        ttl_ms = read_ttl(ttl)
+        hold = self._hold(asked, AllocationState.ACTIVE, holder, ttl_ms, op_id, wait, layout)
+        return _with_priority(hold, priority)
 
     def _request(self, resources: Any, named: dict[str, Any]) -> Request:
         """Return the request, read once for all calls with equal arguments: reading is expensive.

@@ -86,8 +86,11 @@ class Remote:
 
     @property
     def user(self) -> str:
-        """The owner that a controller on this machine takes us for: the name of our user id."""
+        """The owner that the controller takes us for: our user, or the owner of our token."""
         from gridhand.posix.unix_users import user_name
+
+        if self._client.remote:
+            return str(self._client.version()["owner"])
 
         return user_name(os.geteuid())
 

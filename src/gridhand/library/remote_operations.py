@@ -10,6 +10,7 @@ from gridhand.client import routes
 from gridhand.client.errors import unavailable
 from gridhand.client.routes import PREFIX, HttpCall, new_op_id, quoted
 from gridhand.core.errors import InvalidInput, NeverFits, NoRoom, UnknownAllocation
+from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import Allocation, Lifetime
 from gridhand.core.operations import Allocate, Granted, MoveAllocation, Operation, Reply
 from gridhand.core.rows.ledger import allocation_from_row
@@ -77,7 +78,8 @@ class RemoteAllocate(RemoteOperation[Granted]):
     """An allocation on its way: it may wait for room, and its session may be lost meanwhile."""
 
     __slots__ = (
-        "_connection", "abandoned", "chosen", "op_id", "owner", "requests", "terms", "wait_ms",
+        "_connection", "abandoned", "chosen", "op_id", "owner", "priority", "requests", "terms",
+        "wait_ms",
     )  # fmt: skip
 
     def __init__(self, operation: Allocate) -> None:
@@ -87,6 +89,7 @@ class RemoteAllocate(RemoteOperation[Granted]):
         self.requests = operation.requests
         self.terms = operation.terms
         self.wait_ms = operation.wait_ms
+        self.priority = operation.priority
         self.abandoned = False  # nobody waits for it any more
         self._connection: HttpConnection | None = None  # that it waits on
 
@@ -174,6 +177,8 @@ class RemoteAllocate(RemoteOperation[Granted]):
             "session": session,
             "wait_s": wait_s,
         }
+        if self.priority is not Priority.MEDIUM:
+            order["priority"] = str(self.priority)
         if len(rows) == 1:
             return routes.allocate({**order, "request_row": rows[0]}, self.op_id)
         order |= {"request_rows": rows, "layout": str(terms.layout)}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gridhand.client import routes
+from gridhand.client.moments import read_warning, seconds_until
 from gridhand.client.routes import new_op_id
 from gridhand.core.errors import GridError, InvalidInput
 from gridhand.core.model.requests import Request
@@ -28,7 +29,7 @@ _MISTAKEN = {
     "num_cores": "cpu", "ncpus": "cpu", "gpus": "gpu", "ngpus": "gpu", "vram": "gpu_memory",
     "nodes": "node", "nodelist": "node", "label": "labels", "constraint": "labels",
 }  # fmt: skip
-_PLAIN = ("name", "priority", "task_type", "stdin", "stdout", "stderr")
+_PLAIN = ("name", "priority", "task_type", "queue", "stdin", "stdout", "stderr")
 
 
 def with_jobs(backend: Backend) -> Remote:
@@ -130,17 +131,21 @@ def submission(
     """Return the body of a submission. `local` says that the controller is on this machine."""
     body: Facts = {
         "command": read_command(command),
-        "folder": os.path.abspath(given["cwd"] or os.getcwd()),
         "environment": _environment(given["env"], local),
         "detached": read_flag(given["detach"], "detach"),
         "retries": read_count(given["retries"], "retries", 0, 999),
         "after": _after(given["after"]),
     }
+    if local:
+        body["folder"] = os.path.abspath(given["cwd"] or os.getcwd())
+    else:
+        _refuse_paths(given)
     if given.get("within") is not None:
         body["within"] = _within(given["within"], resources, named)
     else:
         body["request_row"] = request_row(read_work(resources, named))
-    body |= {name: given[name] for name in _PLAIN if given[name] is not None}
+    body |= {name: given[name] for name in _PLAIN if given.get(name) is not None}
+    body |= _planned(given)
     if array is not None:
         body["array"] = array
     if (limit_ms := _time_limit_ms(given["timeout"], given.get("time_limit"))) is not None:
@@ -148,6 +153,28 @@ def submission(
     if given["retry_on"] is not None:
         body["retry_on"] = [str(cause) for cause in given["retry_on"]]
     return body
+
+
+def _planned(given: Mapping[str, Any]) -> Facts:
+    """Return when it may run, for how long it should, and the signal before its time limit."""
+    found: Facts = {}
+    for name in ("expect", "fallback_after"):
+        if (ms := read_ttl(given.get(name), name)) is not None:
+            found[f"{name}_s"] = ms / 1000
+    for name in ("begin", "deadline"):
+        if (moment := given.get(name)) is not None:
+            found[f"{name}_s"] = seconds_until(moment, name)
+    if (signal := given.get("signal")) is not None:
+        found["warn_signal"], found["warn_s"] = read_warning(signal, "signal")
+    return found
+
+
+def _refuse_paths(given: Mapping[str, Any]) -> None:
+    """Raise InvalidInput for paths: a controller on another machine does not know ours."""
+    for name in ("cwd", "stdin", "stdout", "stderr"):
+        if given[name] is not None:
+            allowed = "nothing: on another machine a job runs in a folder of its own"
+            raise InvalidInput(name, given[name], allowed)
 
 
 def _time_limit_ms(timeout: Any, time_limit: Any) -> int | None:

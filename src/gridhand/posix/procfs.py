@@ -277,17 +277,18 @@ def cpu_times(root: StrPath = "/") -> dict[int, CpuTimes]:
     return times_by_cpu
 
 
+def busy_part(before: CpuTimes, after: CpuTimes) -> float:
+    """Return for which part of the time between two readings a CPU was busy."""
+    total = after.total - before.total
+    return min(1.0, max(0.0, (after.busy - before.busy) / total)) if total > 0 else 0.0
+
+
 def cores_used(
     before: dict[int, CpuTimes], after: dict[int, CpuTimes], cpus: Collection[int]
 ) -> float:
     """Return how many of `cpus` were busy on average between two readings."""
-    cores = 0.0
-    for cpu in before.keys() & after.keys() & set(cpus):
-        total = after[cpu].total - before[cpu].total
-        busy = after[cpu].busy - before[cpu].busy
-        if total > 0:
-            cores += min(1.0, max(0.0, busy / total))
-    return cores
+    known = before.keys() & after.keys() & set(cpus)
+    return sum(busy_part(before[cpu], after[cpu]) for cpu in known)
 
 
 class Memory(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -11,10 +11,11 @@ from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.ledger import Change
 from gridhand.core.model.call_record import CallRecord
 from gridhand.core.model.nodes import Node
+from gridhand.core.model.tokens import Token, TokenId
 from gridhand.core.rows.ledger import Event
 from gridhand.store.ownership import NextEpoch, following_epoch
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 # A change, its owner and the op id. Changes that the keeper makes by itself have no owner.
@@ -37,6 +38,7 @@ class Batch:
     at: int
     entries: list[Entry] = field(default_factory=list)
     operations: list[StoredOperation] = field(default_factory=list)
+    tokens: dict[int, str] = field(default_factory=dict)  # of entries, by their index
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Contents:
     next_number: int
     jobs: list[Job]  # in the order of their numbers
     next_job: int
+    tokens: list[Token] = field(default_factory=list)
 
 
 class Store(Protocol):
@@ -74,6 +77,12 @@ class Store(Protocol):
         """
 
     def load(self) -> Contents: ...
+
+    def reader(self) -> Store | None:
+        """Return a store on a connection of its own, for another thread, that can only read.
+
+        None if there can be none: the store is in memory, or damaged.
+        """
 
     def commit(self, batch: Batch) -> None:
         """Write all of it or nothing, durably.
@@ -123,6 +132,9 @@ class Store(Protocol):
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return events in order, from the first one after number `after`."""
 
+    def newest_event(self) -> int:
+        """Return the number of the last event; 0 if there was none yet."""
+
     def checkpoint(self) -> list[dict[str, Any]]:
         """Return nodes, live allocations and open jobs as of before the oldest event kept."""
 
@@ -139,6 +151,9 @@ class Store(Protocol):
 
     def time_ago(self, age_ms: int, now: int) -> int:
         """Return the moment whose age is `age_ms` now; jumps of the clock do not count as age."""
+
+    def note_token_use(self, used: Mapping[TokenId, int]) -> None:
+        """Write when tokens were last used. It is no change of the ledger, and has no event."""
 
     # ---- calls: not part of the ledger, so no batch and no event has them
 

@@ -29,6 +29,8 @@ _TABLES = (
     schema.operations,
     schema.checkpoint,
     schema.clock_jumps,
+    schema.event_tokens,
+    schema.tokens,
 )
 
 

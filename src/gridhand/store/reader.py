@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import (
     ColumnElement,
@@ -42,7 +40,7 @@ from gridhand.core.errors import StoreError, StoreInvalid
 from gridhand.store.ownership import Taking
 from gridhand.store.sql import schema
 from gridhand.store.sql.sql_store import refuse_newer
-from gridhand.store.sql.sqlite import SqliteStore
+from gridhand.store.sql.sqlite import SqliteStore, connect_to_read
 from gridhand.store.urls import store_at
 
 Progress = Callable[[int, int], None]  # rows done, rows in total
@@ -147,7 +145,7 @@ def reading(url: str) -> Iterator[tuple[str, Connection]]:
         if not Path(store.url.removeprefix("sqlite:///")).exists():
             raise Taking().missing(store.url)
         engine = create_engine(
-            "sqlite://", creator=lambda: _sqlite(store.url), poolclass=StaticPool
+            "sqlite://", creator=lambda: connect_to_read(store.url), poolclass=StaticPool
         )
     else:
         from gridhand.store.sql.postgres import PostgresStore
@@ -186,13 +184,6 @@ def _version(connection: Connection) -> int:
 def _has_jobs(connection: Connection) -> bool:
     """Return whether the schema has jobs; an older one has none to check."""
     return _version(connection) >= 2
-
-
-def _sqlite(url: str) -> sqlite3.Connection:
-    path = url.removeprefix("sqlite:///")
-    return sqlite3.connect(
-        f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False, isolation_level=None
-    )
 
 
 def _damage(connection: Connection) -> list[Violation]:

@@ -154,6 +154,24 @@ def test_a_job_has_its_time_and_no_more(node, agent):
     assert procfs.read_process(pid) is None
 
 
+def test_a_job_is_warned_before_its_time_is_over(node, agent):
+    script = "trap 'exit 7' USR1; while :; do read x < /dev/zero & wait; done"
+    warning = {"time_limit_ms": 60_000, "warn_ms": 59_800, "warn_signal": int(signal.SIGUSR1)}
+    agent.start(node.order("j", "/bin/sh", "-c", script, **warning))
+    end = agent.end("j")
+    assert (end["reason"], end["code"]) == ("exit", 7)
+    assert 200 <= end["ran_ms"] < 30_000
+
+
+def test_a_warned_job_has_the_rest_of_its_time(node, agent):
+    script = "trap '' USR1; while :; do read x < /dev/zero & wait; done"
+    warning = {"time_limit_ms": 400, "warn_ms": 300, "warn_signal": int(signal.SIGUSR1)}
+    agent.start(node.order("j", "/bin/sh", "-c", script, **warning))
+    end = agent.end("j")
+    assert (end["reason"], end["signal"]) == ("timeout", signal.SIGTERM)
+    assert end["ran_ms"] >= 400
+
+
 def test_time_is_over_for_one_that_ignores_it(node, agent):
     script = "trap '' TERM; while :; do read x < /dev/zero & wait; done"
     agent.start(node.order("j", "/bin/sh", "-c", script, time_limit_ms=200, grace_ms=200))

@@ -79,6 +79,18 @@ def test_jobs_are_listed_newest_first_by_state_owner_array_and_place(api, server
     assert sorted(job["id"] for job in cancelled) == [f"{array}_1", f"{array}_2", f"{array}_3"]
 
 
+def test_what_had_ended_before_it_was_cancelled_is_told(api):
+    [job] = api.ok("POST", "/jobs", {**JOB, "request": {"cpu": 4}})["jobs"]
+    [task, *_] = api.ok("POST", "/jobs", {**JOB, "request": {"cpu": 4}, "array": "1-2"})["jobs"]
+    for id in (job["id"], task["array"]):
+        first = api.ok("POST", f"/jobs/{id}/cancel")
+        for one in first["jobs"]:
+            until(lambda id=one["id"]: api.job(id)["state"] == "cancelled")
+        again = api.ok("POST", f"/jobs/{id}/cancel")
+        assert (first["was_open"], again["was_open"]) == (True, False)
+        assert first["count"] == again["count"] == len(first["jobs"])
+
+
 def test_a_repeat_gets_the_same_job_and_another_body_is_refused(api):
     told = [api.ok("POST", "/jobs", JOB, idempotency_key="one")["jobs"][0]["id"] for _ in "ab"]
     assert told[0] == told[1]

@@ -223,7 +223,7 @@ MEASURED_STATS = """\
   G-1: �[31m (6, ?): an unknown amount, others
 
 Use:
-  By jobs:         1.20 cores, 600 MB
+  By Gridhand:     1.20 cores, 600 MB
   By others:       1.62 cores, 4 GB
   Largest others:  blender (4711, bob): 1.50 cores, 2.8 GB
   Load average:    0.50 0.25 0.10
@@ -304,6 +304,26 @@ CLIPPED = {
 @pytest.mark.parametrize(("line", "columns", "shown"), CLIPPED.values(), ids=CLIPPED)
 def test_a_line_is_cut_to_the_terminal(line, columns, shown):
     assert render.clipped(line, columns) == shown
+
+
+HEAD = ("ID", "NAME", "OWNER", "NODE", "REASON")
+#    what it shows                       the rows                                        width   what is shown
+NARROWED = {
+    "what fits stays":                  ([("1", "a" * 20, "ann", "-", "-")],             60,     ["ID  NAME                  OWNER  NODE  REASON", f"1   {'a' * 20}  ann       -  -"]),
+    "columns of dashes are left out":   ([("1", "a" * 20, "ann", "-", "why")],           40,     ["ID  NAME                  OWNER  REASON", f"1   {'a' * 20}  ann    why"]),
+    "a long name is shortened":         ([("1", "a" * 20, "ann", "-", "why"),
+                                          ("2", "b", "bob", "box", "-")],                43,     ["ID  NAME                OWNER  NODE  REASON", f"1   {'a' * 17}…  ann       -  why", "2   b                   bob     box  -"]),
+    "wide ones are shortened, too":     ([("1", "日本語" * 4, "ann", "-", "why")],       35,     ["ID  NAME             OWNER  REASON", "1   日本語日本語日…  ann    why"]),
+    "something of it is always left":   ([("1", "a" * 20, "ann", "-", "why")],           10,     ["ID  NAME          OWNER  REASON", f"1   {'a' * 11}…  ann    why"]),
+    "a reason is not what is too long": ([("1", "a" * 20, "ann", "box", "why " * 50)],   60,     ["ID  NAME                  OWNER  NODE  REASON", f"1   {'a' * 20}  ann     box  {('why ' * 50).strip()}"]),
+    "a number is not shortened":        ([("1", "a", "ann", "123456789012345", "why")],  30,     ["ID  NAME  OWNER             NODE  REASON", "1   a     ann    123456789012345  why"]),
+    "an empty list keeps its head":     ([],                                             10,     ["ID  NAME  OWNER  NODE  REASON"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "width", "shown"), NARROWED.values(), ids=NARROWED)
+def test_a_table_is_made_to_fit(rows, width, shown):
+    assert render.table(HEAD, rows, "NODE", width) == shown
 
 
 def test_columns_are_aligned_beside_wide_characters():

@@ -345,16 +345,19 @@ def test_ctrl_c_leaves_the_job_alone(written, start):
 
 # ---- cancel
 
+#    what it shows                       the job                   was open    what is said
 CANCELS = {
-    "one that waited": (job(state="cancelled"), "cancelled job 17\n"),
-    "one that runs": (running(), "stopping job 17 on box\n"),
-    "one that is over": (ended(), "job 17 had already ended: succeeded\n"),
-}
+    "one that waited":                  (job(state="cancelled"),   True,       "cancelled job 17\n"),
+    "one that runs":                    (running(),                True,       "stopping job 17 on box\n"),
+    "one that ended at that moment":    (ended(),                  True,       "job 17 had already ended: succeeded\n"),
+    "one that is over":                 (ended(),                  False,      "job 17 had already ended: succeeded\n"),
+    "one that was cancelled before":    (job(state="cancelled"),   False,      "job 17 had already ended: cancelled\n"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("found", "says"), CANCELS.values(), ids=CANCELS)
-def test_cancel_says_what_it_did(fake, grid, capsys, found, says):
-    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": [found]}
+@pytest.mark.parametrize(("found", "was_open", "says"), CANCELS.values(), ids=CANCELS)
+def test_cancel_says_what_it_did(fake, grid, capsys, found, was_open, says):
+    fake.answers["POST", "/jobs/17/cancel"] = {"jobs": [found], "was_open": was_open}
     assert grid("cancel", "17") == 0
     assert capsys.readouterr().out == says
     assert grid("cancel", "-q", "17") == 0
@@ -372,19 +375,20 @@ def test_of_several_the_others_are_cancelled_all_the_same(fake, grid, capsys):
     assert err.startswith("error: there is no job")
 
 
-#    what it shows                    the first tasks                              how many    what is said
+#    what it shows                    the first tasks                              how many           what is said
 ARRAYS = {
-    "some wait and some run":        ([task(1, running), task(2, state="cancelled")], (50_000, 2), "array 17: cancelled 49998 tasks, stopping 2 that run\n"),
-    "all wait":                      ([task(1, state="cancelled")] * 2,              (1000, 0),   "array 17: cancelled 1000 tasks\n"),
-    "all run":                       ([task(1, running)] * 2,                        (2, 2),      "array 17: stopping 2 that run\n"),
-    "all have ended":                ([task(1, ended)] * 2,                          (2, 0),      "array 17 had already ended\n"),
+    "some wait and some run":        ([task(1, running), task(2, state="cancelled")], (50_000, 2, True), "array 17: cancelled 49998 tasks, stopping 2 that run\n"),
+    "all wait":                      ([task(1, state="cancelled")] * 2,              (1000, 0, True),   "array 17: cancelled 1000 tasks\n"),
+    "all run":                       ([task(1, running)] * 2,                        (2, 2, True),      "array 17: stopping 2 that run\n"),
+    "all have ended":                ([task(1, ended)] * 2,                          (2, 0, False),     "array 17 had already ended\n"),
+    "all were cancelled before":     ([task(1, state="cancelled")] * 2,              (2, 0, False),     "array 17 had already ended\n"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("first", "counts", "says"), ARRAYS.values(), ids=ARRAYS)
 def test_cancel_of_an_array_is_one_line(fake, grid, capsys, first, counts, says):
-    count, stopping = counts
-    answer = {"jobs": first, "count": count, "stopping": stopping}
+    count, stopping, was_open = counts
+    answer = {"jobs": first, "count": count, "stopping": stopping, "was_open": was_open}
     fake.answers["POST", "/jobs/17/cancel"] = answer
     assert grid("cancel", "17") == 0
     assert capsys.readouterr().out == says
@@ -493,3 +497,22 @@ def test_why_of_one_that_has_ended_says_how(fake, grid, capsys):
     }  # fmt: skip
     assert grid("why", "17") == 0
     assert capsys.readouterr().out == "job 17 is failed: it exited with code 3\n"
+
+
+# ---- hold and unhold
+
+HELD = {
+    "a job": (["hold", "17"], {"jobs": [job(phase="held")], "count": 1}, "held job 17\n"),
+    "an array": (["hold", "17"], {"jobs": [job(array="17")], "count": 9}, "array 17: held 9 tasks\n"),
+    "one let go": (["unhold", "17"], {"jobs": [job()], "count": 1}, "released job 17\n"),
+    "nothing": (["unhold", "17"], {"jobs": [], "count": 0}, "job 17 is as it was\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "answer", "says"), HELD.values(), ids=HELD)
+def test_hold_says_what_it_did(fake, grid, capsys, words, answer, says):
+    fake.answers["POST", f"/jobs/17/{words[0]}"] = answer
+    assert grid(*words) == 0
+    assert capsys.readouterr().out == says
+    assert grid(*words, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == answer["jobs"]

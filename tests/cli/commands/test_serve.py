@@ -38,7 +38,7 @@ def test_serve_passes_everything_on(grid, monkeypatch):
     assert grid("serve", "--ready-fd", "7", *words) == 3
     nodes = {"a": "cpu=4 memory=2GB"}
     start = StartOptions("sqlite:////s", "/lab.yaml", new_cluster=True, virtual_nodes=nodes)
-    assert told == [(home(), start, {"ready_fd": 7})]
+    assert told == [(home(), start, {"ready_fd": 7, "announce": None})]
     assert not os.path.exists(Home(home()).nodes), "written before the controller has started"
 
 

@@ -212,3 +212,14 @@ def test_a_dry_run_as_json_and_one_that_is_refused(fake, grid, capsys):
     fake.answers["POST", "/jobs/plan"] = (422, problem)
     assert grid("run", "--dry-run", "true") == 125
     assert capsys.readouterr().err == "error: no room for cpu=9\nhint: Ask for less.\n"
+
+
+def test_a_file_that_no_job_would_find_is_refused_when_nobody_watches(sent, grid, fake, capsys):
+    Path("notes").write_text("echo no head\n")
+    assert grid("submit", "notes") == 125
+    assert (
+        "./notes for a program of this folder, or begin a script with #!" in capsys.readouterr().err
+    )
+    for command in ("./notes", "true"):
+        assert grid("submit", command) == 0
+        assert fake.asked[-1][3]["command"] == [command]

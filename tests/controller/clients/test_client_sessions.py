@@ -61,6 +61,21 @@ def test_after_a_restart_what_is_claimed_again_outlasts_the_time_of_the_old_sess
     asyncio.run(run())
 
 
+def test_after_a_restart_clients_have_all_of_the_time_to_come_back(monkeypatch):
+    """Row 86: more than the moment that a broken connection has."""
+    monkeypatch.setattr(client_sessions, "AFTER_RESTART_S", 3600)
+
+    async def run():
+        ended = Ended()
+        ended.sessions.expect([("ann", "a1-1")], [("ann", "r1")])
+        await asyncio.sleep(5 * connections.MOMENT_S)
+        assert (ended.released, ended.lost) == ([], [])
+        with ended.sessions.connected("ann", "new"):
+            assert ended.sessions.hold("ann", "new", "a1-1")
+
+    asyncio.run(run())
+
+
 def test_what_another_session_of_the_owner_takes_over_stays_when_the_first_ends():
     async def run():
         ended = Ended()

@@ -32,7 +32,9 @@ def order(*args, pin=True, environment=None, **wishes):
 
 def test_an_order_has_what_was_granted_and_what_was_asked():
     asked = Request.of(cpu=1.5, memory="2GB", gpu=0.5, gpu_memory="10GB")
-    found = order(asked, time_limit_ms=9000, grace_ms=70, processes=9, stdin="/in")
+    warning = {"warn_signal": 10, "warn_ms": 80}
+    found = order(asked, time_limit_ms=9000, grace_ms=70, processes=9, stdin="/in", **warning)
+    assert (found.warn_signal, found.warn_ms) == (10, 80)
     assert (found.job, found.attempt, found.node) == ("17", 1, "n1")
     assert (found.argv, found.cwd) == (["echo", "a b"], "/work")
     assert (found.cores, found.memory_bytes) == (15_000, 2 * 10**9)

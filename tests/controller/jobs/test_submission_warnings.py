@@ -10,10 +10,15 @@ from gridhand.controller.other_controllers import Neighbours
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory):
+def server(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("home")) as server:
         server.controller.neighbours.of_other_users = list
-        yield Api(server)
+        yield server
+
+
+@pytest.fixture
+def api(server):
+    return Api(server)
 
 
 #    what it shows                           the wishes                                           the warnings
@@ -41,6 +46,13 @@ def test_controllers_of_other_users_are_named_at_every_job():
         "another controller, of user root (pid 42), promises the cores of this machine, too: they"
         " may be given out twice"
     )
+
+
+def test_a_submission_is_answered_with_the_controllers_of_other_users(api, server, monkeypatch):
+    """Row 98."""
+    monkeypatch.setattr(server.controller.neighbours, "of_other_users", lambda: [(0, 42)])
+    [warning] = api.ok("POST", "/jobs", JOB)["warnings"]
+    assert "of user root (pid 42)" in warning
 
 
 def test_controllers_of_our_own_are_not_those_of_other_users(tmp_path, monkeypatch):

@@ -15,10 +15,12 @@ from gridhand.core.jobs.job import (
     Priority,
     cancel,
     end,
+    hold,
     spawned,
     start,
     stop,
     submit,
+    unhold,
 )
 from gridhand.core.jobs.retry_policy import FINAL, RetryPolicy
 
@@ -327,6 +329,18 @@ WRONG = {
     "a negative grace":               {"grace_ms": -1},
     "none at once":                   {"at_once": 0},
     "a task type with spaces":        {"task_type": "a b"},
+    "a queue with spaces":            {"queue": "a b"},
+    "an expectation of nothing":      {"expect_ms": 0},
+    "a begin of long ago":            {"begin_ms": -1},
+    "a begin within an allocation":   {"begin_ms": 1, "within": "a1-1"},
+    "a deadline before its end":      {"deadline_ms": 999, "time_limit_ms": 1000},
+    "a deadline before it begins":    {"deadline_ms": 1000, "begin_ms": 501, "expect_ms": 500},
+    "a fallback to nothing":          {"fallback_after_ms": 5},
+    "a warning without a signal":     {"warn_ms": 5, "time_limit_ms": 9},
+    "a signal without a time":        {"warn_signal": 15, "time_limit_ms": 9},
+    "a warning without a limit":      {"warn_signal": 15, "warn_ms": 5},
+    "a warning before the start":     {"warn_signal": 15, "warn_ms": 9, "time_limit_ms": 9},
+    "a signal that there is not":     {"warn_signal": 65, "warn_ms": 5, "time_limit_ms": 9},
 }  # fmt: skip
 
 
@@ -334,6 +348,49 @@ WRONG = {
 def test_work_that_makes_no_sense_is_refused(fields):
     with pytest.raises(InvalidInput):
         work(**fields)
+
+
+def test_work_may_fill_its_time_to_the_last_millisecond():
+    spec = work(deadline_ms=1000, begin_ms=500, expect_ms=500, warn_signal=64, warn_ms=8, time_limit_ms=500)  # fmt: skip
+    assert spec.longest_ms == 500
+    assert work(expect_ms=7).longest_ms == 7
+    assert work().longest_ms == 0
+
+
+def test_a_job_begins_when_it_was_told_to():
+    job = queued(begin_ms=500)
+    assert (job.not_before, job.begins) == (NOW + 500, NOW + 500)
+    assert job.phase(NOW + 499) is JobPhase.SCHEDULED
+    assert job.phase(NOW + 500) is JobPhase.QUEUED
+    with pytest.raises(JobRefused, match="must wait"):
+        running(job)
+    assert queued().begins is None
+
+
+def test_a_held_job_does_not_start_until_it_is_let_go():
+    held = hold(queued())
+    assert held.phase(NOW) is held.phase(NOW, waiting=True) is JobPhase.HELD
+    assert hold(held) == held
+    with pytest.raises(JobRefused):
+        running(held)
+    free = unhold(held, now=NOW)
+    assert free == queued()
+    assert unhold(free, now=NOW) is free
+    assert cancel(held, now=NOW).state is CANCELLED
+
+
+def test_a_job_that_is_let_go_begins_no_earlier_than_it_was_to():
+    held = hold(queued(begin_ms=500))
+    assert unhold(held, now=NOW + 499).not_before == NOW + 500
+    assert unhold(held, now=NOW + 500).not_before is None
+
+
+@pytest.mark.parametrize("state", list(JobState)[1:])
+def test_only_a_queued_job_can_be_held(state):
+    job = one_in(state)
+    with pytest.raises(JobRefused, match=f"cannot hold job j1-1: it is {state}"):
+        hold(job)
+    assert unhold(job, now=NOW) is job
 
 
 def test_an_id_is_a_name():

@@ -309,3 +309,25 @@ def test_one_name_may_be_given_where_several_may():
 
 def test_gigabytes_of_device_memory_are_on_each_device():
     assert Request.of(gpu=2, gpu_memory_gb=20).gpu == GpuRequest(2, 0, 20 * GB)
+
+
+# ---- memory in steps
+
+
+#    what it shows                      memory       step        rounded up
+STEPS = {
+    "a part of a step is a whole one":  ("120MB",     "100MB",    "200MB"),
+    "whole steps stay":                 ("200MB",     "100MB",    "200MB"),
+    "a byte more is a step more":       ("200000001B", "100MB",   "300MB"),
+    "nothing stays nothing":            (0,           "100MB",    0),
+    "the largest amount stays":         ("9007199254740991B", "1GB", "9007199254740991B"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("memory", "step", "rounded"), STEPS.values(), ids=STEPS)
+def test_memory_is_rounded_up_to_whole_steps(memory, step, rounded):
+    request = Request.of(cpu=1.5, memory=memory, disk="1MB", alternatives=[{"memory": "1MB"}])
+    after = request.rounded_up(Resources.of(memory=step)["memory"])
+    assert after.amounts == Resources.of(cpu=1.5, memory=rounded, disk="1MB")
+    [other] = after.alternatives
+    assert other.amounts == Resources.of(memory=step)

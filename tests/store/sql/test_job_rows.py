@@ -61,6 +61,7 @@ RETRIES = st.builds(
     delay_ms=st.integers(0, 9_999),
     most_delay_ms=st.integers(0, 9_999),
 )
+TIMES = st.none() | st.integers(1, 10**9)
 WORKS = st.builds(
     JobSpec,
     owner=NAMES,
@@ -80,6 +81,10 @@ WORKS = st.builds(
     stdout=st.none() | PATHS,
     stderr=st.none() | PATHS,
     processes=st.none() | st.integers(1, 999),
+    queue=st.none() | NAMES,
+    expect_ms=TIMES,
+    begin_ms=TIMES,
+    deadline_ms=st.none() | st.integers(2 * 10**9, 10**10),
 )
 REASONS = st.none() | st.sampled_from(Reason)
 ATTEMPTS = st.builds(

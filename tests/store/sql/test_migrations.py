@@ -363,11 +363,15 @@ def test_a_store_is_upgraded_with_what_is_in_it(place, next_version):
         assert len(grid.allocations()) == 2
 
 
-def test_a_new_store_gets_every_step(place, next_version):
-    next_version()
+def test_a_new_store_is_made_as_declared_and_takes_no_step(place, next_version):
+    next_version("raise ValueError('a step')")
     fill(place.url)
     assert versions(place) == [(NEXT_VERSION, 1)]
-    assert place.sql("SELECT count(*) FROM extras") == [(0,)]
+    with place.engine(place.url).begin() as connection:
+        made = place.written_down(connection)
+    with place.engine(place.other).begin() as connection:
+        schema.metadata.create_all(connection)
+        assert place.written_down(connection) == made
 
 
 @pytest.mark.parametrize("then", ["raise ValueError('a bug')", "op.execute('SELECT nonsense')"])
@@ -408,15 +412,26 @@ def test_killed_in_the_middle_of_a_migration_it_is_the_version_before(place):
     assert_untouched(place, before)
 
 
+MAKING = """
+import os, signal, sys
+import sqlalchemy as sa
+from gridhand import Grid
+from gridhand.store.sql import schema
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+sa.event.listen(schema.jobs, "after_create", kill)
+Grid.at(sys.argv[1])
+"""
+
+
 def test_killed_in_the_middle_of_making_a_store_there_is_none(place):
     """The next one makes it."""
-    half = f"""
-import os, signal
-def upgrade(op):
-    op.execute("CREATE TABLE gridhand_meta (id INTEGER)")
-    {KILL}
-"""
-    killed_in(1, half, place.url)
+    command = [sys.executable, "-c", MAKING, place.url]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        place.sql("SELECT * FROM gridhand_meta")
     fill(place.url)
     assert versions(place) == [(base.SCHEMA_VERSION, 1)]
 

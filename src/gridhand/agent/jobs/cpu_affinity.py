@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 from gridhand.agent.jobs.running_attempt import RunningAttempt
 from gridhand.agent.messages import Key
 from gridhand.core.model.resources import UNIT
 from gridhand.posix import procfs
+
+Loads = Mapping[int, int]
 
 _PASSES = 3
 
@@ -29,12 +31,12 @@ class Cores:
         self._sharing: set[Hashable] = set()
 
     def take(
-        self, owner: Hashable, parts: int, *, pin: bool, busy: Callable[[], Collection[int]] = tuple
+        self, owner: Hashable, parts: int, *, pin: bool, loads: Callable[[], Loads] = dict
     ) -> list[int] | None:
         """Return the cores that `owner` may run on; None for all of them.
 
-        Of the free ones those are chosen that others do not keep `busy`. If too few are free, as
-        on a node with more promised than it has, it shares the rest.
+        Of the free ones those with the least load are chosen. If too few are free, as on a node
+        with more promised than it has, it shares the rest.
         """
         self.give_back(owner)
         if not pin or parts <= 0 or not self._all:
@@ -45,7 +47,8 @@ class Cores:
             self._sharing.add(owner)
             return self.rest()
         if count < len(free):
-            free.sort(key=set(busy()).__contains__)
+            load = loads()
+            free.sort(key=lambda core: load.get(core, 0))
         self._own[owner] = sorted(free[:count])
         return list(self._own[owner])
 
@@ -80,17 +83,17 @@ class Cores:
 class CpuAffinity:
     """Keeps attempts on their cores while others come and go.
 
-    `members` returns the pids of an attempt, `busy` the cores that others use.
+    `members` returns the pids of an attempt, `loads` the load of each core.
     """
 
     def __init__(
         self,
         cpus: Iterable[int],
         members: Callable[[RunningAttempt], Iterable[int]],
-        busy: Callable[[], Collection[int]] = tuple,
+        loads: Callable[[], Loads] = dict,
     ) -> None:
         self._cores = Cores(cpus)
-        self._busy = busy
+        self._loads = loads
         self._members = members
         self._holders: dict[Hashable, set[Key]] = {}  # by fence: these take turns on its cores
         self._fences: dict[Key, Hashable] = {}
@@ -109,7 +112,7 @@ class CpuAffinity:
         if not first:
             shares = self._cores.shares(fence)
             return self._cores.rest() if shares else self._cores.own(fence), shares
-        cores = self._cores.take(fence, parts, pin=pin, busy=self._busy)
+        cores = self._cores.take(fence, parts, pin=pin, loads=self._loads)
         if self._cores.own(fence) and cores:
             taken = set(cores)
             for run, moved_to in list(self._sharing.values()):

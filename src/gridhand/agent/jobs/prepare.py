@@ -53,6 +53,8 @@ def _note(order: StartOrder, cores: list[int] | None, shares: bool, groups: Grou
         cores=cores,
         shares=shares,
         time_limit_ms=order.time_limit_ms,
+        warn_signal=order.warn_signal,
+        warn_ms=order.warn_ms,
         grace_ms=order.grace_ms,
         log_bytes=order.log_bytes,
         stdout=order.stdout,

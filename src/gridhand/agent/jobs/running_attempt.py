@@ -37,6 +37,8 @@ class AttemptNote:
     groups: list[str | None] = field(default_factory=lambda: [None, None])
     kept: list[str] = field(default_factory=list)  # streams of which nothing is cut out
     of_user: bool = False  # it is another user's, whose own files are not looked at
+    warn_signal: int | None = None
+    warn_ms: int | None = None  # before its time limit
 
     def encode(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults: each job has a note in the journal."""
@@ -70,9 +72,9 @@ class RunningAttempt:
     """One attempt as the agent has it: starting, running, perhaps being stopped, then over."""
 
     __slots__ = (
-        "begun_boot_ms", "begun_ms", "clearing", "deadline", "end", "exit", "fence", "job",
-        "kill_at", "logs", "message", "note", "number", "paused", "peak", "pid", "seen", "settled",
-        "start", "stopping", "stuck", "waiting_since", "warned",
+        "begun_boot_ms", "begun_ms", "clearing", "deadline", "end", "exit", "fence",
+        "forewarned", "job", "kill_at", "logs", "message", "note", "number", "paused", "peak",
+        "pid", "seen", "settled", "start", "stopping", "stuck", "waiting_since", "warned",
     )  # fmt: skip
 
     def __init__(self, job: JobId, number: int, fence: Fence | None, note: AttemptNote) -> None:
@@ -91,6 +93,7 @@ class RunningAttempt:
         self.waiting_since: int | None = None  # for its turn, in milliseconds since boot
         self.clearing: asyncio.Task[None] | None = None
         self.deadline: asyncio.TimerHandle | None = None
+        self.forewarned = False  # it got the signal before its time limit
         self.stuck: list[int] = []  # processes that do not die
         self.peak = 0
         self.seen: set[ProcessIdentity] = set()  # its processes, if no control group knows them
@@ -147,6 +150,12 @@ class RunningAttempt:
         """The end of its time limit, in milliseconds since boot."""
         begun, limit = self.begun_boot_ms, self.note.time_limit_ms
         return None if begun is None or limit is None else begun + limit
+
+    @property
+    def warn_due(self) -> int | None:
+        """When it gets the signal before its time limit, in milliseconds since boot."""
+        before = self.note.warn_ms
+        return None if self.due is None or before is None or self.forewarned else self.due - before
 
     @property
     def alive(self) -> bool:

@@ -47,6 +47,9 @@ class StartOrder:
     """The streams that go to files of the job's own: "empty" them first, or "append"."""
     user: UnixUser | None = None
     """The user that it runs as; None for the user of the agent itself."""
+    warn_signal: int | None = None
+    """The signal that it gets `warn_ms` before its time limit."""
+    warn_ms: int | None = None
 
     @property
     def key(self) -> Key:
@@ -55,8 +58,9 @@ class StartOrder:
     def encode(self) -> dict[str, Any]:
         """Return it as plain data for JSON."""
         fields = {name: getattr(self, name) for name in _FIELDS}
-        if self.user is None:
-            del fields["user"]
+        for name in _LEFT_OUT:  # earlier agents do not know them
+            if fields[name] is None:
+                del fields[name]
         return fields
 
     @classmethod
@@ -91,11 +95,14 @@ class StartOrder:
             whole("log_bytes", raw["log_bytes"]),
             _own_files(raw.get("own_files", {})),
             _user(raw.get("user")),
+            _optional("warn_signal", raw.get("warn_signal")),
+            _optional("warn_ms", raw.get("warn_ms")),
         )
 
 
 _FIELDS = tuple(field.name for field in fields(StartOrder))
-_OPTIONAL = frozenset({"own_files", "user"})
+_LEFT_OUT = frozenset({"user", "warn_signal", "warn_ms"})
+_OPTIONAL = _LEFT_OUT | {"own_files"}
 _REQUIRED = frozenset(_FIELDS) - _OPTIONAL
 _LARGEST_ID = 2**32 - 2
 

@@ -78,6 +78,15 @@ class Stopper:
             self._spawn(self._warn(run))
         asyncio.get_running_loop().call_later(left_ms / 1000, self.kill, run)
 
+    def forewarn(self, run: RunningAttempt) -> None:
+        """Send the signal that the job wants some time before its time limit.
+
+        A new agent sends it again: no note says that the previous one did.
+        """
+        run.forewarned = True
+        if run.alive and not run.stopping:
+            self._spawn(self._signal(run, run.note.warn_signal or signal.SIGTERM))
+
     def kill(self, run: RunningAttempt) -> None:
         if run.end is None and run.clearing is None:
             run.clearing = asyncio.create_task(self.clear(run))
@@ -85,12 +94,16 @@ class Stopper:
     async def _warn(self, run: RunningAttempt) -> None:
         """Send SIGTERM to the group of its leader, and to the processes that have left it."""
         others = [process for process in members(run) if _group_of(process.pid) != run.pid]
-        message = {"do": "stop", "job": run.job, "attempt": run.number, "signal": signal.SIGTERM}
-        with contextlib.suppress(LinkError):
-            await self._starter.ask(message)
+        await self._signal(run, signal.SIGTERM)
         for process in others:
             if process.pid != run.pid:
                 procfs.send_signal(process, signal.SIGTERM)
+
+    async def _signal(self, run: RunningAttempt, signum: int) -> None:
+        """Send a signal to the group of its leader."""
+        message = {"do": "stop", "job": run.job, "attempt": run.number, "signal": signum}
+        with contextlib.suppress(LinkError):
+            await self._starter.ask(message)
 
     async def clear(self, run: RunningAttempt) -> None:
         """Wait for the end of the grace, then kill all processes, however long that takes."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, model_validator
 
-from gridhand.api.auth import acts_as, may_see, owner_of
+from gridhand.api.auth import acts_as, check_visible, may_see, only_owner, owner_of
 from gridhand.api.http import api_router
 from gridhand.api.json_views import when
 from gridhand.api.schemas.ledger import (
@@ -27,7 +27,7 @@ from gridhand.api.schemas.ledger import (
 from gridhand.controller.clients.call_recorder import WantedCalls
 from gridhand.controller.clients.nested_waits import WaitReport
 from gridhand.controller.controller import Controller
-from gridhand.core.errors import InvalidInput
+from gridhand.core.errors import InvalidInput, UnknownCall
 from gridhand.core.model.call_record import (
     LONGEST_RUN,
     MOST_NUMBER,
@@ -178,12 +178,16 @@ def call_routes(controller: Controller) -> APIRouter:
             check_title(name, "name")
         if owner is not None:
             check_label(owner, "owner")
-        wanted = WantedCalls(_states(state or []), name, run, owner, limit)
+        if (only := only_owner(request)) is not None and owner not in (None, only):
+            return {"calls": []}
+        wanted = WantedCalls(_states(state or []), name, run, only or owner, limit)
         return {"calls": [shown(call, request) for call in await book.calls(wanted)]}
 
     @router.get("/{id}")
     async def call(id: str, request: Request) -> dict[str, Any]:
-        return shown(await book.call(*read_call_id(id)), request)
+        call = await book.call(*read_call_id(id))
+        check_visible(request, call.owner, UnknownCall(id))
+        return shown(call, request)
 
     return router
 

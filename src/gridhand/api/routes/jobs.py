@@ -9,10 +9,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from gridhand.api.auth import acts_as, may_see, owner_of
+from gridhand.api.auth import acts_as, may_see, only_owner, owner_of
 from gridhand.api.follow_job import Follower, FollowRequest
 from gridhand.api.http import api_router
+from gridhand.api.job_finder import JobFinder
+from gridhand.api.job_place import check_place, make_place
 from gridhand.api.json_views import hide_private, job_json
+from gridhand.api.routes.ledger import without_other_holders
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
 from gridhand.controller.controller import Controller
@@ -26,17 +29,16 @@ from gridhand.controller.jobs.submission_warnings import (
 from gridhand.controller.keeper.job_commands import ADMIN
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import Read
-from gridhand.core.errors import GridError, InvalidInput, NotYours, UnknownJob
+from gridhand.core.errors import GridError, InvalidInput
 from gridhand.core.jobs.job import JobPhase, JobSpec, JobState
-from gridhand.core.model.names import JobId, NodeName
-from gridhand.core.operations import Explain
+from gridhand.core.model.names import NodeName
+from gridhand.core.operations import Explain, SetHeld
 from gridhand.core.queue.job_view import JobView
 
 MOST_LISTED = 10_000
 MOST_RETURNED = 1000  # of the tasks of an array that was submitted
 _LOG_CHUNK = 4 << 20
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
-_LAST = frozenset({"@", "last"})
 
 Offset = Annotated[int, Query(ge=0, le=2**62)]
 
@@ -47,33 +49,12 @@ class SignalBody(Strict):
 
 def job_routes(controller: Controller) -> APIRouter:
     """Return the routes of jobs. Each translates, runs one operation, and translates back."""
-    router = api_router("/jobs", "jobs")
+    router, finder = api_router("/jobs", "jobs"), JobFinder(controller)
 
     def shown(view: JobView, request: Request, gpus: list[str] | None = None) -> dict[str, Any]:
         usage = controller.samples.of_job(view.job)
         told = job_json(view, controller.home, usage=usage, gpus=gpus)
         return told if may_see(request, view.job.work.owner) else hide_private(told)
-
-    async def resolve(id: str, request: Request) -> JobId:
-        """Return the id of a job; `@` and `last` are the caller's newest."""
-        if id not in _LAST:
-            controller.home.job(id)  # raises if it is not an id
-            return JobId(id)
-        newest = await controller.jobs(JobFilter(owner=owner_of(request), limit=1))
-        if not newest:
-            raise UnknownJob(id)
-        return newest[0].job.id
-
-    async def find(id: str, request: Request) -> JobView:
-        return await controller.job(await resolve(id, request))
-
-    async def find_own(id: str, request: Request) -> JobView:
-        """Return the job; raise `NotYours` unless the caller may read its output and end it."""
-        view = await find(id, request)
-        who = acts_as(request)
-        if who not in (view.job.work.owner, ADMIN):
-            raise NotYours(view.job.id, who, "job")
-        return view
 
     async def warnings(work: JobSpec, body: Submission) -> list[str]:
         """Return what may not be as the user expects, though the job was accepted."""
@@ -89,9 +70,12 @@ def job_routes(controller: Controller) -> APIRouter:
     async def submit(body: Submission, request: Request, op_id: OpId = None) -> dict[str, Any]:
         # Everything is checked before the environment is stored.
         check_environment(body.environment)
+        check_place(body, request)
         work, op_id = body.work(owner_of(request), ""), op_id_of(op_id)
         (indices, _), after = body.indices(), body.dependencies()
-        work = replace(work, environment=await controller.keep(body.environment))
+        place = await make_place(body, request, op_id, controller.folders)
+        kept = await controller.keep(place.environment)
+        work = replace(work, folder=place.folder, environment=kept)
         made = await controller.submit(op_id, work, indices=indices, after=after)
         views = made.views or await controller.find_surely(made.ids[:MOST_RETURNED])
         return {
@@ -120,8 +104,10 @@ def job_routes(controller: Controller) -> APIRouter:
         number = None
         if before is not None:
             controller.home.job(before)  # raises if it is not an id
-            number = (await controller.job(JobId(before))).job.number
-        wanted = JobFilter(_states(state or []), owner, array, number, limit)
+            number = (await finder.find(before, request)).job.number
+        if (only := only_owner(request)) is not None and owner not in (None, only):
+            return {"jobs": []}
+        wanted = JobFilter(_states(state or []), only or owner, array, number, limit)
         if fold:
             since_ms = None if since is None else round(since * 1000)
             lines = await controller.lines(wanted, since_ms)
@@ -132,37 +118,58 @@ def job_routes(controller: Controller) -> APIRouter:
 
     @router.get("/{id}")
     async def job(id: str, request: Request) -> dict[str, Any]:
-        view = await find(id, request)
+        view = await finder.find(id, request)
         return shown(view, request, await controller.devices(view.job))
 
     @router.post("/{id}/cancel")
     async def cancel(id: str, request: Request, op_id: OpId = None) -> dict[str, Any]:
-        named = [await resolve(id, request)]
-        admin = acts_as(request) == ADMIN
-        ids = await controller.cancel(owner_of(request), named, op_id_of(op_id), any_owner=admin)
+        named = await finder.resolve(id, request)
+        admin, was_open = acts_as(request) == ADMIN, await controller.is_open(named)
+        ids = await controller.cancel(owner_of(request), [named], op_id_of(op_id), any_owner=admin)
         views = await controller.find_surely(ids[:MOST_RETURNED])
         stopping = await controller.count_open(ids)
         told = [shown(view, request) for view in views]
-        return {"jobs": told, "count": len(ids), "stopping": stopping}
+        return {"jobs": told, "count": len(ids), "stopping": stopping, "was_open": was_open}
+
+    async def set_held(id: str, request: Request, op_id: str | None, held: bool) -> dict[str, Any]:
+        named, owner = [await finder.resolve(id, request)], owner_of(request)
+        admin = acts_as(request) == ADMIN
+        ids = await controller.ask(SetHeld(owner, op_id_of(op_id), tuple(named), held, admin))
+        views = await controller.find_surely(ids[:MOST_RETURNED])
+        return {"jobs": [shown(view, request) for view in views], "count": len(ids)}
+
+    @router.post("/{id}/hold")
+    async def hold(id: str, request: Request, op_id: OpId = None) -> dict[str, Any]:
+        """Keep a queued job, or the queued tasks of an array, from starting.
+
+        Return those that this changed.
+        """
+        return await set_held(id, request, op_id, held=True)
+
+    @router.post("/{id}/unhold")
+    async def unhold(id: str, request: Request, op_id: OpId = None) -> dict[str, Any]:
+        """Let a held job, or the held tasks of an array, start. Return those that this changed."""
+        return await set_held(id, request, op_id, held=False)
 
     @router.post("/{id}/signal")
     async def signal(
         id: str, body: SignalBody, request: Request, op_id: OpId = None
     ) -> dict[str, bool]:
-        job, owner = await resolve(id, request), owner_of(request)
+        job, owner = (await finder.find(id, request)).job.id, owner_of(request)
         admin = acts_as(request) == ADMIN
         sent = await controller.signal(owner, job, body.signal, op_id_of(op_id), any_owner=admin)
         return {"sent": sent}
 
     @router.get("/{id}/why")
     async def why(id: str, request: Request) -> dict[str, Any]:
-        view = await find(id, request)
+        view = await finder.find(id, request)
         explained: str | None = None
         holders: list[dict[str, Any]] = []
         if view.phase is JobPhase.QUEUED and view.held is None:  # it waits only for room
             owner, asked = view.job.work.owner, view.job.request
             try:
                 found = await controller.ask(Explain(owner, asked))
+                found = without_other_holders(found, only_owner(request))
                 explained = None if found.fits else str(found)
                 holders = [one.to_dict() for one in found.holders]
             except GridError as error:  # the job it is to be placed near is not there now
@@ -172,6 +179,7 @@ def job_routes(controller: Controller) -> APIRouter:
     @router.post("/plan")
     async def plan(body: Submission, request: Request) -> dict[str, Any]:
         """Return where the job would be placed if it were submitted now. Nothing is changed."""
+        check_place(body, request)
         work, _, after = body.work(owner_of(request), ""), body.indices(), body.dependencies()
         return await planned(controller, work, after)
 
@@ -186,7 +194,7 @@ def job_routes(controller: Controller) -> APIRouter:
     ) -> Response:
         if stream not in ("stdout", "stderr"):
             raise InvalidInput("stream", stream, "stdout or stderr")
-        view = await find_own(id, request)
+        view = await finder.find_own(id, request)
         size = await controller.logs.size(view.job, stream)
         if tail is not None:
             offset = max(0, size - tail)
@@ -206,7 +214,7 @@ def job_routes(controller: Controller) -> APIRouter:
         stderr: Offset = 0,
     ) -> StreamingResponse:
         changes = controller.feed.count
-        view = await (find_own if attach or output else find)(id, request)
+        view = await (finder.find_own if attach or output else finder.find)(id, request)
         whole = may_see(request, view.job.work.owner)
         wanted = FollowRequest(view.job.id, attach, output, stdout, stderr, whole)
         frames = Follower(controller, wanted, view, changes).frames()

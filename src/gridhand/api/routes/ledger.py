@@ -7,13 +7,21 @@ our own library makes the same values that a keeper in its process would have gi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from gridhand.api.auth import check_admin, check_may_see_all, may_see, owner_of
-from gridhand.api.http import JSONResponse, api_router, unless_gone
+from gridhand.api.auth import (
+    check_admin,
+    check_may_see_all,
+    check_visible,
+    only_owner,
+    owner_of,
+    token_of,
+)
+from gridhand.api.http import JSONResponse, api_router, listed, unless_gone
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.schemas.ledger import (
     AllocateBody,
@@ -31,7 +39,9 @@ from gridhand.api.schemas.ledger import (
     read_explain_body,
 )
 from gridhand.controller.controller import Controller
-from gridhand.core.errors import InvalidInput
+from gridhand.core.errors import InvalidInput, UnknownAllocation
+from gridhand.core.explain.explanation import Explanation
+from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, Terms
 from gridhand.core.ledger.status import NodeStatus
 from gridhand.core.liveness.heartbeats import Receipt
@@ -40,6 +50,7 @@ from gridhand.core.model.nodes import Health, Node
 from gridhand.core.model.requests import GangLayout
 from gridhand.core.model.requests import Request as Asked
 from gridhand.core.model.resources import UNIT
+from gridhand.core.notes import NoteAction
 from gridhand.core.observations import SetForeignUse
 from gridhand.core.operations import (
     Allocate,
@@ -47,13 +58,8 @@ from gridhand.core.operations import (
     DumpLedger,
     Explain,
     Fits,
-    GetNode,
-    GetStatus,
-    ListAllocations,
-    ListEvents,
     MoveAllocation,
     NodeCommand,
-    NoteAction,
     Prune,
     Register,
     SetDraining,
@@ -61,7 +67,7 @@ from gridhand.core.operations import (
     Unregister,
 )
 from gridhand.core.rows.answers import explanation_row, node_status_row
-from gridhand.core.rows.ledger import Event, allocation_row, node_row
+from gridhand.core.rows.ledger import allocation_row, node_row
 
 Id = Annotated[str, Path(max_length=100)]
 HeldBy = Annotated[str, Path(max_length=200, description="An id, or the name of its holder.")]
@@ -87,18 +93,18 @@ def _node_routes(router: APIRouter, controller: Controller) -> None:
         return view if heard is None else {**view, "last_seen_at": when(heard)}
 
     @router.get("/nodes", tags=["nodes"])
-    async def nodes() -> Response:
-        found, jobs = await controller.ask(GetStatus()), await controller.running_on()
-        return JSONResponse({"nodes": [shown(node, jobs) for node in found.nodes]})
+    async def nodes(request: Request) -> Response:
+        found, jobs = controller.status(), await controller.running_on()
+        return listed(request, {"nodes": [shown(node, jobs) for node in found.nodes]})
 
     @router.get("/nodes/{name}", tags=["nodes"])
     async def node(name: Id) -> Response:
-        found = await controller.ask(GetNode(NodeName(name)))
-        return JSONResponse(shown(found, await controller.running_on()))
+        return JSONResponse(shown(controller.node(NodeName(name)), await controller.running_on()))
 
     @router.post("/nodes/{name}/heartbeat", tags=["nodes"])
     async def heartbeat(name: Id, body: HeartbeatBody, request: Request) -> Response:
-        _admin(request, name)
+        if token_of(request) is None:  # else the scope is of this node alone
+            _admin(request, name)
         answer = await controller.liveness.heartbeat(body.heartbeat(check_node_name(name)))
         acknowledged = answer.receipt is Receipt.TAKEN
         return JSONResponse({"acknowledged": acknowledged, "stop": list(answer.stop)})
@@ -161,7 +167,8 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         session, wait_ms = body.session, round(body.wait_s * 1000)
         if session is not None and not controller.sessions.alive(terms.owner, session):
             raise _no_session(session)
-        command = Allocate(terms.owner, op_id_of(op_id), asked, terms, wait_ms)
+        priority = Priority.read(body.priority)
+        command = Allocate(terms.owner, op_id_of(op_id), asked, terms, wait_ms, priority)
         reply = controller.ask(command)
         granted = await (unless_gone(request, reply) if wait_ms else reply)
         if wait_ms and await request.is_disconnected():  # nobody waited for it
@@ -172,13 +179,16 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         return [{**allocation_json(held), "fresh": fresh} for held in granted.allocations]
 
     @router.get("/allocations", tags=["allocations"])
-    async def allocations() -> Response:
-        held = await controller.ask(ListAllocations())
-        return JSONResponse({"allocations": [allocation_json(one) for one in held]})
+    async def allocations(request: Request) -> Response:
+        held, only = controller.allocations(), only_owner(request)
+        shown = [allocation_json(one) for one in held if only in (None, one.owner)]
+        return listed(request, {"allocations": shown})
 
     @router.get("/allocations/{id}", tags=["allocations"])
-    async def allocation(id: Id) -> Response:
-        return JSONResponse(allocation_json(await controller.allocation(AllocationId(id))))
+    async def allocation(id: Id, request: Request) -> Response:
+        held = await controller.allocation(AllocationId(id))
+        check_visible(request, held.owner, UnknownAllocation(id))
+        return JSONResponse(allocation_json(held))
 
     @router.post("/allocations", tags=["allocations"], status_code=201)
     async def allocate(body: AllocateBody, request: Request, op_id: OpId = None) -> Response:
@@ -219,21 +229,12 @@ def _asking_routes(router: APIRouter, controller: Controller) -> None:
     async def explain(body: Written, request: Request) -> Response:
         asked, lower = read_explain_body(body)
         found = await controller.ask(Explain(owner_of(request), asked, lower))
+        found = without_other_holders(found, only_owner(request))
         told = {**found.to_dict(), "text": str(found), "row": explanation_row(found)}
         return JSONResponse(told)
 
 
 def _history_routes(router: APIRouter, controller: Controller) -> None:
-    @router.get("/events", tags=["knowing"])
-    async def events(
-        request: Request,
-        after: Count = 0,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    ) -> Response:
-        found = await controller.ask(ListEvents(after, limit))
-        told = [_event_json(one, may_see(request, one.owner)) for one in found]
-        return JSONResponse({"events": told})
-
     @router.get("/check", tags=["knowing"])
     async def check() -> Response:
         found = await controller.ask(CheckLedger())
@@ -279,10 +280,11 @@ def allocation_json(held: Allocation) -> dict[str, Any]:
     }
 
 
-def _event_json(event: Event, own: bool) -> dict[str, Any]:
-    """Return an event; of other users only what happened to what, and when."""
-    shown = event if own else event._replace(op_id=None, why="", row=None)
-    return {**shown._asdict(), "at": when(event.at), "at_ms": event.at}
+def without_other_holders(found: Explanation, only: str | None) -> Explanation:
+    """Return an explanation that names only the holders that the caller may know of."""
+    own = tuple(one for one in found.holders if only in (None, one.owner))
+    hidden = sum(one.count for one in found.holders) - sum(one.count for one in own)
+    return replace(found, holders=own, more_holders=found.more_holders + hidden)
 
 
 def _changed_json(node: Node) -> dict[str, Any]:

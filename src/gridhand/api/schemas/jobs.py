@@ -38,7 +38,8 @@ class Submission(Strict):
     """One command to run, or an array of them."""
 
     command: list[str] = Field(min_length=1, max_length=100_000)
-    folder: _Path
+    folder: _Path | None = None
+    upload: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None  # instead of a folder
     environment: dict[str, str] = Field(default_factory=dict, max_length=100_000)
     request: dict[str, Any] = Field(default_factory=dict, max_length=200)
     request_row: RequestRow | None = None  # exact amounts instead, from our own library
@@ -52,6 +53,13 @@ class Submission(Strict):
     retry_on: list[_Name] | None = Field(default=None, max_length=300)
     processes: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     within: _Name | None = None  # an allocation to run in, instead of a request
+    queue: _Name | None = None
+    expect_s: _Seconds | None = None  # for planning alone
+    begin_s: _Seconds | None = None  # it starts so long after its submission, or later
+    deadline_s: _Seconds | None = None  # it must have ended so long after its submission
+    fallback_after_s: _Seconds | None = None  # its alternatives count after it has waited so long
+    warn_signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    warn_s: _Seconds | None = None  # it gets that signal so long before its time limit
     stdin: _Path | None = None
     stdout: _Path | None = None
     stderr: _Path | None = None
@@ -89,12 +97,12 @@ class Submission(Strict):
         return JobSpec(
             owner=owner,
             command=tuple(self.command),
-            folder=self.folder,
+            folder=self.folder or "/",  # until it is made
             request=self._asked(),
             name=self.name,
             priority=Priority.read(self.priority),
             task_type=self.task_type,
-            time_limit_ms=None if self.time_limit_s is None else round(self.time_limit_s * 1000),
+            time_limit_ms=_ms(self.time_limit_s),
             grace_ms=round(self.grace_s * 1000),
             detached=self.detached,
             retry=RetryPolicy.of(self.retries, self.retry_on),
@@ -105,7 +113,18 @@ class Submission(Strict):
             stderr=self.stderr,
             processes=self.processes,
             within=self.within,
+            queue=self.queue,
+            expect_ms=_ms(self.expect_s),
+            begin_ms=_ms(self.begin_s),
+            deadline_ms=_ms(self.deadline_s),
+            fallback_after_ms=_ms(self.fallback_after_s),
+            warn_signal=self.warn_signal,
+            warn_ms=_ms(self.warn_s),
         )
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds * 1000))
 
 
 def _condition(word: str) -> Condition:

@@ -145,6 +145,7 @@ class _AllocationTerms(Strict):
     lifetime: Literal["until_released", "lease", "session"] | None = None
     session: SessionId | None = None
     wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 0.0
+    priority: Name = "medium"  # while it waits
 
     def terms(self, owner: str, layout: GangLayout = GangLayout.ANY) -> Terms:
         if self.holder is not None:
@@ -223,19 +224,22 @@ class NodeRow(Strict):
 
 
 class NodeBody(Strict):
-    """A node as people describe it."""
+    """A node as people describe it. `capacity` is another word for `resources`."""
 
     name: Name
     resources: Written | Annotated[str, Field(max_length=4000)] = {}
+    capacity: Written | Annotated[str, Field(max_length=4000)] = {}
     gpus: Annotated[list[Written], Field(max_length=MOST_DEVICES)] | None = None
     labels: Labels = {}
     price: float | Annotated[str, Field(max_length=100)] = 0
     address: Annotated[str, Field(max_length=200)] = ""
 
     def node(self) -> Node:
+        if self.resources and self.capacity:
+            raise InvalidInput("capacity", self.capacity, "either capacity or resources")
         return Node.of(
             self.name,
-            self.resources,
+            self.resources or self.capacity,
             gpus=self.gpus or None,
             labels=self.labels,
             price=self.price,
@@ -251,7 +255,23 @@ class ExactNode(Strict):
 
 
 class NodesBody(Strict):
+    """Nodes to register: several as `nodes`, or the fields of one."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"name": "gpu1", "capacity": {"cpu": 8, "memory": "32GB", "gpu": 2}, "labels": {}},
+                {"nodes": [{"name": "n1", "resources": {"cpu": 4}}]},
+            ]
+        }
+    )
+
     nodes: Annotated[list[NodeBody | ExactNode], Field(max_length=MOST_REGISTERED)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_one(cls, given: Any) -> Any:
+        return {"nodes": [given]} if isinstance(given, dict) and "name" in given else given
 
     def described(self) -> tuple[Node, ...]:
         nodes = tuple(body.node() for body in self.nodes)

@@ -74,7 +74,7 @@ def calls(
         render.print_json(listed)
         return
     lines = [[call] for call in listed] if expand else group_calls(listed)
-    click.echo("\n".join(render.fitted(render.table(_HEAD, map(_row, lines), right="CALLS,TIME"))))
+    click.echo("\n".join(render.fitted_table(_HEAD, map(_row, lines), right="CALLS,TIME")))
     if len(listed) == limit:
         click.echo(f"grid: showing the newest {limit}; use --limit to see more", err=True)
 

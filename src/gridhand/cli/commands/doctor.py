@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 
@@ -69,13 +70,9 @@ def _repair() -> Iterator[Finding]:
 
 def check_store(home: Home) -> Iterator[Finding]:
     """Check that the file of the store is still there while a controller writes to it."""
-    from gridhand.client import connect
-    from gridhand.core.errors import GridError, StoreRemoved
+    from gridhand.core.errors import StoreRemoved
 
-    try:
-        with connect(start=False) as client:
-            facts = client.status()["controller"]
-    except (GridError, KeyError):
+    if (facts := _status(home).get("controller")) is None:
         return
     if lost := facts.get("lost_file"):
         removed = StoreRemoved(lost)
@@ -221,7 +218,7 @@ def _answers(path: str) -> bool:
 
 def check_limits(home: Home) -> Iterator[Finding]:
     """Check the limits that the agent enforces; its permissions may differ from ours."""
-    enforced = _enforced(home)
+    enforced: dict[str, str] | None = _status(home).get("agent", {}).get("enforced")
     if enforced is None:
         yield from machine_checks.check_limits(home)
         return
@@ -233,19 +230,18 @@ def check_limits(home: Home) -> Iterator[Finding]:
         yield Finding("limits", "ok", f"the kernel enforces the limits on {' and '.join(enforced)}")
 
 
-def _enforced(home: Home) -> dict[str, str] | None:
-    """Return how the agent enforces each limit; None if that cannot be asked."""
+def _status(home: Home) -> dict[str, Any]:
+    """Return what the controller says of itself; {} if it cannot be asked, without a long wait."""
     from gridhand.client import connect
     from gridhand.core.errors import GridError
 
     if _silent_controller(home) is not None:
-        return None
+        return {}
     try:
         with connect(start=False) as client:
-            enforced: dict[str, str] = client.status()["agent"]["enforced"]
-    except (GridError, KeyError):
-        return None
-    return enforced
+            return client.status()
+    except GridError:
+        return {}
 
 
 _CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (

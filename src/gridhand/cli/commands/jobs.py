@@ -90,7 +90,7 @@ def jobs(
         render.print_json(listed)
         return
     rows = map(row if expand else line_row, reversed(listed))
-    click.echo("\n".join(render.fitted(render.table(HEAD, rows, right="TIME"))))
+    click.echo("\n".join(render.fitted_table(HEAD, rows, right="TIME")))
     if len(listed) == limit:
         click.echo(f"grid: showing the newest {limit}; use --limit to see more", err=True)
 
@@ -267,19 +267,20 @@ def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool)
 def cancel_message(answer: dict[str, Any]) -> str:
     """Return one sentence about the job, or about all tasks of the array."""
     jobs = answer["jobs"]
+    was_open = answer.get("was_open", True)  # a controller of an earlier version does not tell
     if jobs[0]["array"] is None or len(jobs) == 1:
-        return _job_message(jobs[0])
+        return _job_message(jobs[0], was_open)
     array, count, stopping = jobs[0]["array"], answer["count"], answer["stopping"]
-    if all(job["state"] not in ("running", "cancelled") for job in jobs):
+    if not was_open:
         return f"array {array} had already ended"
     parts = [f"cancelled {count - stopping} tasks"] if count > stopping else []
     parts += [f"stopping {stopping} that run"] if stopping else []
     return f"array {array}: {', '.join(parts)}"
 
 
-def _job_message(job: Job) -> str:
+def _job_message(job: Job, was_open: bool) -> str:
     if job["state"] == "running":
         return f"stopping job {job['id']} on {job['node']}"
-    if job["state"] == "cancelled":
+    if job["state"] == "cancelled" and was_open:
         return f"cancelled job {job['id']}"
     return f"job {job['id']} had already ended: {job['state']}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gridhand.client import Client
 
 _CONDITIONS = ("afterok", "afterany", "afternotok")
+_PLAIN = ("name", "priority", "task_type", "array", "retries", "processes", "within", "queue")
 _COUNT = partial(option, metavar="N")
 _FILE = partial(option, shell_complete=complete_files, metavar="FILE")
 
@@ -33,6 +34,17 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
             raise click.BadParameter(f"{part!r} is not {allowed}")
         dependencies += [{"id": id, "condition": condition} for id in ids]
     return dependencies
+
+
+def read_variables(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
+    """Read `NAME=TEXT`, or `NAME` for the caller's own."""
+    variables = []
+    for value in values:
+        name, mark, text = value.partition("=")
+        if not name or (not mark and name not in os.environ):
+            raise click.BadParameter(f"{value!r} is not NAME=TEXT, or the NAME of a variable")
+        variables.append((name, text if mark else os.environ[name]))
+    return variables
 
 
 @command(
@@ -65,11 +77,21 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
         help="Start after this job has succeeded; also afterany:ID, afternotok:ID.",
     ),
     option("-a", "--array", metavar="1-10%4", help="Run one task for each index, four at a time."),
+    option("--queue", metavar="NAME", help="Use this named queue of the configuration."),
+    option("--expect", metavar="TIME", help="Time it should take, for planning; -t ends it."),
+    option("--begin", metavar="WHEN", help="Start no earlier: +2h, 18:00, 'tomorrow 09:00'."),
+    option("--deadline", metavar="WHEN", help="Cancel it if it can no longer end by then."),
+    option(
+        "--fallback-after",
+        metavar="TIME",
+        help="Use the alternatives of the request only after it has waited so long.",
+    ),
     option("--type", "task_type", metavar="TYPE", help="Kind of work, for predictions."),
 )
 @option_group(
     "Limits and retries",
     option("-t", "--time", "limit", metavar="TIME", help="Time limit: minutes, H:M:S, D-H or 90s."),
+    option("--signal", "warning", metavar="SIG@S", help="Send SIG so many seconds before -t ends."),
     option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL: 30 or 2m."),
     _COUNT("--processes", type=click.IntRange(1), help="Most processes and threads at once."),
     _COUNT("--retries", type=click.IntRange(0), help="Most attempts after the first one fails."),
@@ -86,6 +108,16 @@ def read_after(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
     _FILE("-i", "--input", "stdin", help="Read stdin from FILE, or `none`."),
     _FILE("-o", "--output", "stdout", help="Write stdout to FILE."),
     _FILE("-e", "--error", "stderr", help="Write stderr to FILE."),
+    option(
+        "--env",
+        "variables",
+        multiple=True,
+        callback=read_variables,
+        metavar="NAME=TEXT",
+        help="Set a variable; NAME alone passes yours on to another machine.",
+    ),
+    _FILE("--send", multiple=True, help="Copy to the other machine first. Repeatable."),
+    _FILE("--fetch", multiple=True, help="Copy back from the other machine. Repeatable."),
     option("-q", "--quiet", is_flag=True, help="Print nothing but errors of our own."),
     option("--json", "as_json", is_flag=True, help="Print the job as JSON, not its output."),
 )
@@ -118,12 +150,16 @@ def run(ctx: click.Context, /, **given: Any) -> None:
 
     With --dry-run nothing is submitted, and the exit code is 0 if the job would start now, 1 if it
     would wait, and 125 if it would be refused.
+
+    If $GRIDHAND_ADDRESS is a controller on another machine, the command runs there in an empty
+    folder, with the files of --send and the variables of --env, and without input.
     """
     from gridhand.client import connect
 
     order = submission(**given)
     with connect() as client:
         client.on_wait = _say
+        _adapt(client, order, given)
         resolve_last_job(client, order)
         if given["dry_run"]:
             from gridhand.cli.support.plan_output import dry_run
@@ -137,6 +173,20 @@ def run(ctx: click.Context, /, **given: Any) -> None:
             ctx.exit(run_job(client, order, given))
 
 
+def _adapt(client: Client, order: dict[str, Any], given: dict[str, Any]) -> None:
+    """Send what a job on another machine needs, and nothing that it cannot use."""
+    if not client.remote and not given["send"] and not given["fetch"]:
+        return
+    from gridhand.cli.support.remote_files import adapt_order, refuse_files
+
+    if given["fetch"] and (given["detach"] or given["array"] is not None):
+        raise click.UsageError("--fetch needs one job to wait for; use `grid fetch` afterwards.")
+    if client.remote:
+        adapt_order(client, order, given)
+    else:
+        refuse_files(given)
+
+
 def submission(**given: Any) -> dict[str, Any]:
     """Return the submission to send. A command asks for one core unless told otherwise."""
     from gridhand.posix.caller_settings import VARIABLE, own_settings
@@ -146,13 +196,13 @@ def submission(**given: Any) -> dict[str, Any]:
     order = {
         "command": list(given["command"]),
         "folder": folder,
-        "environment": {**os.environ, VARIABLE: own_settings()},
+        "environment": {**os.environ, VARIABLE: own_settings(), **dict(given["variables"])},
         "request": request if "cpu" in request else {"cpu": 1, **request},
         "detached": given["detach"],
     }
     if given["within"] is not None and not request:
         del order["request"]
-    for name in ("name", "priority", "task_type", "array", "retries", "processes", "within"):
+    for name in _PLAIN:
         if given[name] is not None:
             order[name] = given[name]
     for name in ("after", "retry_on"):
@@ -186,7 +236,28 @@ def _times(given: dict[str, Any]) -> dict[str, Any]:
         from gridhand.cli.options import seconds
 
         times["grace_s"] = seconds(given["grace"], "--grace")
-    return times
+    for name in ("expect", "fallback_after"):
+        if given[name] is not None:
+            from gridhand.core.model.durations import read_duration
+
+            option = f"--{name.replace('_', '-')}"
+            times[f"{name}_s"] = read_duration(given[name], option) / 1000
+    return times | _moments(given)
+
+
+def _moments(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the times of day as seconds from now, and the signal before the time limit."""
+    moments: dict[str, Any] = {}
+    for name in ("begin", "deadline"):
+        if given[name] is not None:
+            from gridhand.client.moments import seconds_until
+
+            moments[f"{name}_s"] = seconds_until(given[name], f"--{name}")
+    if given["warning"] is not None:
+        from gridhand.client.moments import read_warning
+
+        moments["warn_signal"], moments["warn_s"] = read_warning(given["warning"], "--signal")
+    return moments
 
 
 def _folder() -> str:
@@ -238,14 +309,20 @@ def run_job(client: Client, order: dict[str, Any], given: dict[str, Any]) -> int
     """Submit a job, follow it to its end, and return its exit code."""
     from gridhand.cli.support.stdin import Stdin
 
-    with closing(Stdin(0 if given["stdin"] is None else -1)) as stdin:
+    own_input = given["stdin"] is None and not client.remote
+    with closing(Stdin(0 if own_input else -1)) as stdin:
         if stdin.path is not None:
             order["stdin"] = stdin.path
         [job] = submit(client, order, given)
         with _attached(client, job, order, given) as attached:
             job = attached.follow(job, stdin=stdin, output=not given["as_json"])
         _print([job], given, many=False)
-        return attached.end(job)
+        code = attached.end(job)
+        if given["fetch"]:
+            from gridhand.cli.support.remote_files import fetch_files
+
+            fetch_files(client, job["id"], given["fetch"])
+        return code
 
 
 def run_array(client: Client, order: dict[str, Any], given: dict[str, Any]) -> int:

@@ -39,7 +39,7 @@ def show(id: str, as_json: bool) -> None:
     elif len(jobs) == 1:
         click.echo("\n".join(details(jobs[0])))
     else:
-        click.echo("\n".join(render.fitted(render.table(HEAD, map(row, jobs), right="TIME"))))
+        click.echo("\n".join(render.fitted_table(HEAD, map(row, jobs), right="TIME")))
 
 
 def details(job: Job) -> list[str]:
@@ -56,6 +56,9 @@ def details(job: Job) -> list[str]:
         "Priority": job["priority"],
         "Type": job["task_type"],
         "Time limit": job["time_limit_s"] and render.clock(job["time_limit_s"]),
+        "Expected": job["expect_s"] and render.clock(job["expect_s"]),
+        "Queue": job["queue"],
+        "Deadline": job["deadline_at"] and render.local_time(job["deadline_at"]),
         "After": _after(job["after"]),
         "Node": job["node"],
         "Reservation": job.get("within"),

@@ -137,11 +137,15 @@ def list_nodes(in_full: bool, as_json: bool) -> None:
     elif not nodes:
         click.echo("There are no nodes. Add one with `grid node register`.")
     else:
-        lines = list_lines(nodes) if in_full else render.fitted(node_table(nodes))
+        lines = (
+            list_lines(nodes)
+            if in_full
+            else render.fitted(node_table(nodes, render.terminal_width()))
+        )
         click.echo("\n".join(lines))
 
 
-def node_table(nodes: Iterable[Facts]) -> list[str]:
+def node_table(nodes: Iterable[Facts], width: int | None = None) -> list[str]:
     """Return a line for each node: what is free, of how much, and what is used if measured."""
     listed = list(nodes)
     measured = is_measured(listed)
@@ -158,7 +162,7 @@ def node_table(nodes: Iterable[Facts]) -> list[str]:
         for node in listed
     ]
     right = "FREE CPU,FREE MEMORY,FREE GPU,JOBS,USED CPU,USED MEMORY"
-    return render.table((*head, *(USED_HEAD if measured else ())), rows, right=right)
+    return render.table((*head, *(USED_HEAD if measured else ())), rows, right, width)
 
 
 def _free(node: Facts, name: str) -> str:

@@ -65,9 +65,9 @@ def frame(
     counts = ", ".join(f"{count} {state}" for state, count in status["jobs"].items())
     nodes = [line for node in status["nodes"] for line in _node(node)]
     if len(nodes) + len(jobs) + _HEAD_LINES > height:
-        nodes = node_table(status["nodes"])
+        nodes = node_table(status["nodes"], width)
     rows = [_row(job) for job in sorted(jobs, key=lambda job: job["state"] != "running")]
-    listed = render.table(_HEAD, rows, right="TIME,CPU,MEMORY")
+    listed = render.table(_HEAD, rows, "TIME,CPU,MEMORY", width)
     lines = [f"grid top  {time.strftime('%H:%M:%S')}  {counts}", "", *nodes, "", *listed]
     short = lines if len(lines) <= height else [*lines[: height - 1], "…"]
     return [render.clipped(line, width) for line in short]

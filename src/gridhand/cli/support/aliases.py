@@ -11,7 +11,6 @@ MEANT = {
     "drain": "grid node drain NODE",
     "eff": "grid show ID",
     "fsck": "grid check",
-    "hold": "grid reserve -c 2",
     "info": "grid show ID` or `grid stats NODE",
     "job": "grid show ID",
     "lease": "grid reserve -c 2 --ttl 1h",

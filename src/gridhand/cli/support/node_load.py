@@ -30,7 +30,7 @@ def used_cells(node: Facts) -> tuple[str, ...]:
         "-" if cpu is None else f"{cpu:.2f}",
         "-" if memory is None else render.size(memory),
         gpu_percent(node),
-        seen_ago(node) or "-",
+        seen_ago(node, brief=True) or "-",
     )
 
 
@@ -45,14 +45,14 @@ def _percent(load: Facts | None) -> str:
     return "-" if busy is None else f"{busy:.0f}%"
 
 
-def seen_ago(node: Facts) -> str | None:
+def seen_ago(node: Facts, *, brief: bool = False) -> str | None:
     """Return how long ago the node was heard of; None if it never was."""
     seen = render.moment(node.get("last_seen_at"))
     if seen is None:
         return None
     seconds = max(0, int(time.time() - seen))
     if seconds < 120:
-        return f"{render.plural(seconds, 'second')} ago"
+        return f"{seconds} s ago" if brief else f"{render.plural(seconds, 'second')} ago"
     return f"{render.clock(seconds)} ago"
 
 
@@ -65,7 +65,7 @@ def load_lines(node: Facts) -> list[str]:
     load = node.get("load")
     if not load:
         return []
-    facts = {"By jobs:": share_text(load["own"])}
+    facts = {"By Gridhand:": share_text(load["own"])}
     if load.get("others"):
         facts["By others:"] = share_text(load["others"])
         facts["Largest others:"] = ", ".join(map(_process_text, load["others"]["processes"][:3]))

@@ -51,5 +51,7 @@ _MESSAGES = {
     "client_gone": "cancelled: its client is gone",
     "dependency": "dependency failed",
     "released": "cancelled: its reservation was released",
+    "deadline": "cancelled: it could no longer end before its deadline",
+    "expired": "cancelled: it waited longer than its queue allows",
     "cancelled": "cancelled",
 }

@@ -11,6 +11,7 @@ _SAME = {
     "cpus-per-task": "--cpus", "mem": "--mem", "time": "--time", "job-name": "--name",
     "output": "--output", "error": "--error", "input": "--input", "array": "--array",
     "dependency": "--after", "nodelist": "--node", "exclude": "--exclude", "tmp": "--disk",
+    "begin": "--begin", "deadline": "--deadline", "signal": "--signal",
 }  # fmt: skip
 _GPUS = frozenset({"gpus", "gres", "gpus-per-node", "gpus-per-task"})
 _SHORT = {

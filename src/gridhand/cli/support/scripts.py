@@ -39,6 +39,8 @@ class ScriptCommand(GroupedCommand):
             return rest
         command = split_command(ctx.params["command"])
         script = find_script(command[0])
+        if script is None and ctx.params["detach"]:  # nobody would see that it cannot start
+            _check_name(command[0])
         if script is not None:
             command = [*command_of(script), *command[1:]]
             if script.options or script.ignored:
@@ -146,6 +148,15 @@ def _on_path(name: str) -> bool:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return not os.path.samefile(path, name)
     return False
+
+
+def _check_name(name: str) -> None:
+    """Raise for a file of this folder that no job would find under this name."""
+    if "/" not in name and os.path.isfile(name) and not _on_path(name):
+        from gridhand.core.errors import InvalidInput
+
+        use = f"./{name} for a program of this folder, or begin a script with #!/bin/sh"
+        raise InvalidInput("command", name, use)
 
 
 def command_of(script: Script) -> list[str]:

@@ -150,7 +150,17 @@ def _name(owner: str, id: str) -> str:
     return f"{owner}\n{id}"
 
 
-def session_allocations(
+def still_there(
+    owner: str, held: Sequence[AllocationId], jobs: Sequence[JobId]
+) -> Callable[[Context], tuple[list[AllocationId], list[JobId]]]:
+    """Return a question for what still exists of what a session had."""
+    return lambda context: (
+        _session_allocations(context, owner, held),
+        _attached_jobs(context, owner, jobs),
+    )
+
+
+def _session_allocations(
     context: Context, owner: str, ids: Sequence[AllocationId]
 ) -> list[AllocationId]:
     """Return which of these the owner holds with a session."""
@@ -158,7 +168,7 @@ def session_allocations(
     return [held.id for held in live if (held.owner, held.lifetime) == (owner, Lifetime.SESSION)]
 
 
-def attached_jobs(context: Context, owner: str, ids: Sequence[JobId]) -> list[JobId]:
+def _attached_jobs(context: Context, owner: str, ids: Sequence[JobId]) -> list[JobId]:
     """Return which of these are open, and end with the client of this owner."""
     open_jobs = context.ledger.jobs.open
     found = [open_jobs[id] for id in ids if id in open_jobs]

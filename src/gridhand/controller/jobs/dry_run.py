@@ -53,7 +53,7 @@ def _plan_within(work: JobSpec, after: tuple[After, ...], context: Context) -> d
 
 
 def _explain(work: JobSpec, context: Context) -> Explanation:
-    asked = resolve_neighbours(work.request, work.owner, context.ledger)
+    asked = resolve_neighbours(context.rounded(work.request), work.owner, context.ledger)
     found = explain(asked, context.snapshot, context.strategy)
     comes_and_goes = asked.together_with is not None or asked.apart_from
     if not found.ever and not comes_and_goes:

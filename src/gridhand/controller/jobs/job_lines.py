@@ -6,7 +6,7 @@ clients: a page of jobs may hold only a part of an array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from gridhand.core.jobs.job import Job, Reason
@@ -92,17 +92,11 @@ def _key(view: JobView) -> tuple[object, ...]:
     return (job.array, view.state, view.why, job.reason, code)
 
 
-def view_alike(jobs: Iterable[Job], view: Callable[[Job], JobView]) -> list[JobView]:
-    """Return the views of jobs; tasks of an array that were never tried wait for the same."""
-    known: dict[tuple[object, ...], JobView] = {}
-    views: list[JobView] = []
-    for job in jobs:
-        key = (job.array, id(job.request), job.not_before, job.state)
-        if job.array is None or job.attempts:
-            views.append(view(job))
-        elif (alike := known.get(key)) is not None:
-            views.append(alike._replace(job=job))
-        else:
-            known[key] = found = view(job)
-            views.append(found)
-    return views
+def alike(job: Job) -> tuple[object, ...] | None:
+    """Return a key that is equal for tasks of an array that wait for the same; None for others.
+
+    Tasks that were never tried and have the same request wait for the same.
+    """
+    if job.array is None or job.attempts:
+        return None
+    return (job.array, id(job.request), job.not_before, job.state)

@@ -1,36 +1,35 @@
-"""Queries about jobs and allocations: open ones are in memory, ended ones in the store."""
+"""Queries about jobs: open ones are in the read model, ended ones in the store.
+
+Only the queue knows why a job waits: it is asked for the waiting jobs of a page, not for others.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from gridhand.controller.jobs.job_lines import JobLine, JobLines, view_alike
+from gridhand.controller.jobs.job_lines import JobLine, JobLines, alike
 from gridhand.controller.jobs.job_runner import Runner
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
+from gridhand.controller.read_model import ReadModel
+from gridhand.controller.state_reader import StateReader
 from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
-    GridError,
     OutcomeUnknown,
     StoreDamaged,
     StoreUnavailable,
-    UnknownAllocation,
     UnknownJob,
 )
 from gridhand.core.jobs.job import Job, JobPhase, JobState
-from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.job_index import JobIndex
-from gridhand.core.model.names import AllocationId, JobId, NodeName
-from gridhand.core.operations import Operation, Reply
+from gridhand.core.model.names import JobId
 from gridhand.core.queue.job_view import JobView, view_job
 
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
-_LONGEST_NUMBER = 19
 _PAGE = 5000  # ended jobs that are read at a time
 _MOST_PAGES = 100
 SURELY_S = 10.0  # a client waits for a minute
@@ -45,24 +44,25 @@ class JobFilter(NamedTuple):
     before: int | None = None
     limit: int = 100
 
-    def matches(self, job: Job, index: JobIndex) -> bool:
-        return (
-            (not self.states or state_of(job, index) in self.states)
-            and self.owner in (None, job.work.owner)
-            and self.array in (None, job.array)
-            and (self.before is None or job.number < self.before)
-        )
+    def select(self, model: ReadModel) -> Iterator[Job]:
+        """Yield the open jobs that match, newest first."""
+        wanted, index = self.states, model.ledger.jobs
+        placed = wanted != () and JobState.QUEUED not in wanted
+        if placed and JobState.RUNNING not in wanted:
+            return
+        for job in model.pages.newest(
+            owner=self.owner, array=self.array, placed=placed, before=self.before
+        ):
+            if not wanted or state_of(job, index) in wanted:
+                yield job
 
 
-class JobReader:
+class JobReader(StateReader):
     """The reading side of a controller."""
 
-    stopping: asyncio.Event
     runner: Runner
+    now: Callable[[], int]  # in ledger milliseconds
     _dispatch: Dispatch
-
-    def ask(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:
-        raise NotImplementedError
 
     async def job(self, id: JobId) -> JobView:
         found = await self.find([id])
@@ -72,15 +72,12 @@ class JobReader:
 
     async def find(self, ids: Sequence[JobId]) -> list[JobView]:
         """Return those jobs, in that order; unknown ones are left out."""
-
-        def find_open(context: Context) -> dict[JobId, JobView]:
-            open_jobs = context.ledger.jobs.open
-            return {id: self._view(open_jobs[id], context) for id in ids if id in open_jobs}
-
-        known = await self.ask(Read(find_open))
+        open_jobs = self.model.ledger.jobs.open
+        known = await self._views([open_jobs[id] for id in ids if id in open_jobs])
         missing = [id for id in ids if id not in known]
         if missing:
-            known |= {job.id: _ended(job) for job in await self.ask(find_stored(missing))}
+            stored = await self.read_store(lambda store: store.find_jobs(missing))
+            known |= {job.id: _ended(job) for job in stored}
         return [known[id] for id in ids if id in known]
 
     async def find_surely(self, ids: Sequence[JobId]) -> list[JobView]:
@@ -101,15 +98,8 @@ class JobReader:
 
     async def jobs(self, wanted: JobFilter) -> list[JobView]:
         """Return the jobs that match, newest first."""
-
-        def list_open(context: Context) -> list[JobView]:
-            index = context.ledger.jobs
-            matching = [job for job in index.open.values() if wanted.matches(job, index)]
-            matching.sort(key=lambda job: -job.number)
-            return [self._view(job, context) for job in matching[: wanted.limit]]
-
-        found = {view.job.id: view for view in await self.ask(Read(list_open))}
-        for job in await self.ask(_list_ended(wanted)):
+        found = await self._views(list(islice(wanted.select(self.model), wanted.limit)))
+        for job in await self._ended_jobs(wanted):
             found.setdefault(job.id, _ended(job))
         newest = sorted(found.values(), key=lambda view: -view.job.number)
         return newest[: wanted.limit]
@@ -120,17 +110,15 @@ class JobReader:
         Ended jobs are left out if they ended before `since`. They are read until the page is full,
         or until the first older one.
         """
-
-        def fold_open(context: Context) -> tuple[JobLines, int]:
-            index, lines = context.ledger.jobs, JobLines()
-            matching = [job for job in index.open.values() if wanted.matches(job, index)]
-            lines.add(view_alike(matching, lambda job: self._view(job, context)), context.now)
-            return lines, context.now
-
-        lines, now = await self.ask(Read(fold_open))
+        matching = list(wanted.select(self.model))
+        tasks = [job for job in matching if job.array is not None]
+        singles = [job for job in matching if job.array is None]
+        now, lines = self.now(), JobLines()
+        lines.add((await self._views(singles[: wanted.limit])).values(), now)
+        lines.add(await self._alike_views(tasks), now)
         page = wanted._replace(limit=_PAGE)
         for _ in range(_MOST_PAGES):
-            ended = await self.ask(_list_ended(page))
+            ended = await self._ended_jobs(page)
             recent = [job for job in ended if since is None or (job.ended or 0) >= since]
             lines.add(map(_ended, recent), now)
             if len(recent) < _PAGE or lines.count_from(ended[-1].number) >= wanted.limit:
@@ -138,95 +126,79 @@ class JobReader:
             page = page._replace(before=ended[-1].number)
         return lines.newest(wanted.limit)
 
-    def _view(self, job: Job, context: Context) -> JobView:
-        return view_job(job, context.ledger, self._dispatch.queue, context.now)
+    async def _alike_views(self, tasks: Sequence[Job]) -> list[JobView]:
+        """Return the views of tasks of arrays: those that are alike wait for the same."""
+        first = {key: job for job in reversed(tasks) if (key := alike(job)) is not None}
+        apart = [job for job in tasks if alike(job) is None]
+        views = await self._views([*apart, *first.values()])
+        return [
+            views[job.id] if key is None else views[first[key].id]._replace(job=job)
+            for job in tasks
+            for key in [alike(job)]
+        ]
 
-    async def devices(self, job: Job) -> list[str]:
-        """Return the devices that the job's last attempt had."""
-        if not job.attempts:
+    async def _views(self, jobs: Sequence[Job]) -> dict[JobId, JobView]:
+        """Return the views of open jobs, in that order."""
+        ledger, queue, now = self.model.ledger, self._dispatch.queue, self.now()
+        waiting = [job.id for job in jobs if job.attempt is None]
+        placed = {
+            job.id: view_job(job, ledger, queue, now) for job in jobs if job.attempt is not None
+        }
+        told = await self.ask(Read(lambda context: self._told(waiting, context))) if waiting else {}
+        known = {job.id: told.get(job.id) or placed.get(job.id) for job in jobs}
+        return {job.id: known[job.id] or JobView(job, job.phase(now)) for job in jobs}
+
+    def _told(self, waiting: Sequence[JobId], context: Context) -> dict[JobId, JobView]:
+        """Return the views of these jobs with why they wait; in the keeper's thread."""
+        jobs, queue = context.ledger.jobs.open, self._dispatch.queue
+        return {
+            id: view_job(jobs[id], context.ledger, queue, context.now)
+            for id in waiting
+            if id in jobs
+        }
+
+    async def _ended_jobs(self, wanted: JobFilter) -> list[Job]:
+        states = wanted.states or tuple(JobState)
+        names = tuple(str(state) for state in states if state not in _OPEN)
+        if not names:
             return []
-        try:
-            held = await self.ask(_find_allocations([job.attempts[-1].allocation]))
-        except StoreDamaged:
-            return []
-        return [hold.device for allocation in held for hold in allocation.devices]
-
-    async def count_open(self, ids: Sequence[JobId]) -> int:
-        """Return how many of these jobs have not ended."""
-        return await self.ask(
-            Read(lambda context: sum(id in context.ledger.jobs.open for id in ids))
-        )
-
-    async def running_on(self) -> dict[NodeName, int]:
-        """Return how many jobs run on each node that has any."""
-        return await self.ask(Read(count_running_on))
-
-    async def counts(self) -> dict[str, int]:
-        return await self.ask(Read(count_jobs))
-
-    async def idle(self) -> bool:
-        """Return whether no job is open; False if that cannot be found out."""
-        try:
-            return not any((await self.counts()).values())
-        except GridError:
-            return False
-
-    async def allocation(self, id: AllocationId) -> Allocation:
-        """Return the allocation with that id, live or closed."""
-        found = await self.ask(Read(lambda context: context.ledger.live.get(id)))
-        number = id.rpartition("-")[2]
-        if found is None and number.isdecimal() and len(number) < _LONGEST_NUMBER:
-            stored = await self.ask(_find_allocations([id]))
-            found = next((allocation for allocation in stored if allocation.id == id), None)
-        if found is None:
-            raise UnknownAllocation(id)
-        return found
-
-
-def state_of(job: Job, index: JobIndex) -> JobState:
-    return JobState.QUEUED if index.waits_for_turn(job) else job.state
-
-
-def count_jobs(context: Context) -> dict[str, int]:
-    """Return how many open jobs there are in each state."""
-    index = context.ledger.jobs
-    running = index.running()
-    return {"queued": len(index.open) - running, "running": running}
-
-
-def count_running_on(context: Context) -> dict[NodeName, int]:
-    """Count the allocations in which jobs run: in each they run one after the other."""
-    live = context.ledger.live
-    return Counter(live[id].node for id in context.ledger.jobs.allocations() if id in live)
-
-
-def find_stored(ids: Iterable[JobId]) -> AskStore[list[Job]]:
-    wanted = list(ids)
-    return AskStore(lambda store, _: store.find_jobs(wanted))
-
-
-def _list_ended(wanted: JobFilter) -> AskStore[list[Job]]:
-    states = wanted.states or tuple(JobState)
-    names = tuple(str(state) for state in states if state not in _OPEN)
-    return AskStore(
-        lambda store, _: (
-            store.jobs(
+        return await self.read_store(
+            lambda store: store.jobs(
                 states=names,
                 owner=wanted.owner,
                 array=wanted.array,
                 before=wanted.before,
                 limit=wanted.limit,
             )
-            if names
-            else []
         )
-    )
+
+    async def devices(self, job: Job) -> list[str]:
+        """Return the devices that the job's last attempt had."""
+        if not job.attempts:
+            return []
+        try:
+            held = await self.find_allocations([job.attempts[-1].allocation])
+        except StoreDamaged:
+            return []
+        return [hold.device for allocation in held for hold in allocation.devices]
+
+    async def count_open(self, ids: Sequence[JobId]) -> int:
+        """Return how many of these jobs have not ended."""
+        return sum(id in self.model.ledger.jobs.open for id in ids)
+
+    async def is_open(self, id: str) -> bool:
+        """Return whether the job, or any task of the array, has not ended."""
+        of_array = self.model.pages.newest(owner=None, array=id, placed=False, before=None)
+        return id in self.model.ledger.jobs.open or any(True for _ in of_array)
 
 
-def _find_allocations(ids: Iterable[AllocationId]) -> AskStore[list[Allocation]]:
-    """Find allocations by id, closed ones too."""
-    numbers = [int(id.rpartition("-")[2]) for id in ids]
-    return AskStore(lambda store, _: store.find(numbers))
+def state_of(job: Job, index: JobIndex) -> JobState:
+    return JobState.QUEUED if index.waits_for_turn(job) else job.state
+
+
+def find_stored(ids: Iterable[JobId]) -> AskStore[list[Job]]:
+    wanted = list(ids)
+    return AskStore(lambda store, _: store.find_jobs(wanted))
 
 
 def _ended(job: Job) -> JobView:

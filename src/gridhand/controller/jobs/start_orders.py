@@ -49,6 +49,8 @@ def make_order(
         log_bytes=LOG_BYTES,
         own_files=_own_files(job),
         user=user,
+        warn_signal=work.warn_signal,
+        warn_ms=work.warn_ms,
     )
 
 

@@ -36,10 +36,15 @@ class Dispatch:
     def __init__(
         self,
         listener: Listener = lambda changes, held: None,
-        reloaded: Callable[[], None] = lambda: None,
+        reloaded: Callable[[Context], None] = lambda context: None,
         startable: Callable[[Job], bool] = lambda job: True,
+        committed: Callable[[Sequence[Change]], None] = lambda changes: None,
     ) -> None:
-        """`reloaded` is called after the ledger was read again: it may have changed unnoticed."""
+        """`reloaded` is called after the ledger was read again: it may have changed unnoticed.
+
+        `listener` is told of durable changes to jobs, `committed` of all durable changes.
+        """
+        self._committed = committed
         self._startable = startable
         self.queue = Queue(startable)
         self.listener = listener
@@ -121,6 +126,7 @@ class Dispatch:
 
     def settled(self, changes: Sequence[Change]) -> None:
         """Tell the listener of changes to jobs, which are durable now."""
+        self._committed(changes)
         shared, self._shared = self._shared, {}
         about_jobs = [change for change in changes if type(change.after) is Job]
         if about_jobs:

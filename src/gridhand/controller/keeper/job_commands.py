@@ -8,6 +8,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gridhand.controller.keeper.ledger_commands import Context
@@ -22,11 +23,19 @@ from gridhand.core.errors import (
 )
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
-from gridhand.core.jobs.job import AttemptEnd, Job, Reason
+from gridhand.core.jobs.job import AttemptEnd, Job, JobState, Reason
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime
 from gridhand.core.model.names import JobId
+from gridhand.core.notes import NoteSignal
 from gridhand.core.observations import NoteSpawned, SkipJobNumbers, Spawned
-from gridhand.core.operations import Cancel, Command, EndAttempts, NoteSignal, Submit, Submitted
+from gridhand.core.operations import (
+    Cancel,
+    Command,
+    EndAttempts,
+    SetHeld,
+    Submit,
+    Submitted,
+)
 from gridhand.core.placement.place import place
 from gridhand.core.placement.strategies import strategy_named
 from gridhand.core.queue.job_view import view_job
@@ -39,6 +48,7 @@ ADMIN = "*"  # may act for every owner: the controller itself
 
 
 def submit(command: Submit, context: Context) -> Submitted:
+    command = _rounded(command, context)
     assert command.work is not None
     index, indices = context.ledger.jobs, command.indices
     count = max(1, len(indices))
@@ -68,6 +78,14 @@ def submit(command: Submit, context: Context) -> Submitted:
     submitted = Submitted(ids, fresh=True, views=[])
     context.submitted.append(submitted)
     return submitted
+
+
+def _rounded(command: Submit, context: Context) -> Submit:
+    """Return the command with the memory of its request rounded up."""
+    work = command.work
+    if work is None or not context.snapshot.memory_step_bytes:
+        return command
+    return replace(command, work=replace(work, request=context.rounded(work.request)))
 
 
 def _check_room(command: Submit, context: Context) -> Allocation | None:
@@ -133,6 +151,21 @@ def cancel_job(context: Context, job: Job, reason: Reason) -> None:
         context.ledger.put_job("job.stopping" if after.open else "job.ended", after)
 
 
+def set_held(command: SetHeld, context: Context) -> list[JobId]:
+    """Hold or let go; raise JobRefused if none of the jobs to hold is queued."""
+    owner = ADMIN if command.any_owner else command.owner
+    named = [job for id in command.ids for job in _find_jobs(context, id, owner)]
+    if command.held:
+        waiting = [job for job in named if job.state is JobState.QUEUED] or named[:1]
+        changed = [(job, jobs.hold(job)) for job in waiting]
+    else:
+        changed = [(job, jobs.unhold(job, now=context.now)) for job in named]
+    differing = [after for before, after in changed if after != before]
+    for after in differing:
+        context.ledger.put_job("job.held" if command.held else "job.unheld", after)
+    return [after.id for after in differing]
+
+
 def note_signal(command: NoteSignal, context: Context) -> list[JobId]:
     job = context.ledger.jobs.open.get(command.id)
     if job is None or job.attempt is None:
@@ -188,6 +221,7 @@ DECISIONS: Mapping[type[Command[Any]], Callable[[Any, Context], Any]] = {
     Cancel: cancel,
     EndAttempts: end_attempts,
     NoteSignal: note_signal,
+    SetHeld: set_held,
 }
 
 

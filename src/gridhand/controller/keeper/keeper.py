@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gridhand.clock import Clock, LedgerClock
-from gridhand.controller.keeper import job_commands, ledger_commands
+from gridhand.controller.keeper import job_commands, ledger_commands, token_commands
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.keeper.listed_commands import LISTS
 from gridhand.controller.keeper.loaded_ledger import load_ledger
 from gridhand.controller.keeper.past_lookup import AnsweredOperations, look_up
 from gridhand.controller.keeper.questions import ANSWERS, STORE_ANSWERS
@@ -55,7 +56,12 @@ MOST_IN_A_BATCH = 2000
 _RETRY_S = 0.5
 _KEEPER = ""  # the owner of changes that nobody asked for, such as an expiry
 _Answer = TypeVar("_Answer")
-_DECISIONS = {**ledger_commands.DECISIONS, **job_commands.DECISIONS}
+_DECISIONS = {
+    **ledger_commands.DECISIONS,
+    **job_commands.DECISIONS,
+    **token_commands.DECISIONS,
+    **LISTS,
+}
 
 
 class Keeper:
@@ -133,9 +139,8 @@ class Keeper:
         contents = self._store.load()
         now = self.clock.now()
         ledger = load_ledger(contents, epoch=self._epoch, machine=self._machine, now=now)
-        # Measurements outlive a reload: they were never in the store.
-        before = self._context.snapshot
-        snapshot = Snapshot(ledger, before.foreign, mix=before.mix, host_use=before.host_use)
+        # Measurements and settings outlive a reload: they were never in the store.
+        snapshot = self._context.snapshot.of(ledger)
         leftovers.carry_over(self._context.ledger, ledger)
         latest = max(now, self._context.now)
         strategy = self._context.strategy
@@ -338,6 +343,8 @@ class Keeper:
         else:
             owner, op_id = command.owner, command.op_id
             entries.extend([(change, owner, op_id) for change in ledger.changes[mark:]])
+            if ticket.token is not None:
+                written.tokens |= dict.fromkeys(range(mark, len(entries)), ticket.token)
 
     def _retry_waiting(
         self, commands: list[Ticket], written: Batch, answered: AnsweredOperations
@@ -428,7 +435,7 @@ class Keeper:
         self._load()
         self._doubt = False
         if self._dispatch is not None:
-            self._dispatch.reloaded()
+            self._dispatch.reloaded(self._context)
 
     # ---- answers
 

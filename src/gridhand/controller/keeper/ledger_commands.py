@@ -34,13 +34,13 @@ from gridhand.core.model.declared_node import merge_all
 from gridhand.core.model.names import AllocationId, JobId
 from gridhand.core.model.nodes import MACHINE_LABEL, Node
 from gridhand.core.model.requests import Request
+from gridhand.core.notes import NoteAction
 from gridhand.core.operations import (
     Allocate,
     Command,
     EndWithSession,
     Granted,
     MoveAllocation,
-    NoteAction,
     Register,
     ReportHealth,
     SetDraining,
@@ -72,6 +72,14 @@ class Context:
     tracked: TrackedGrants | None = None  # by a tracker of the user's own
     freed: bool = False  # by something outside the ledger: others use less
 
+    def rounded(self, request: Request) -> Request:
+        """Return a new request with its memory rounded up as the configuration says.
+
+        Not before it gets here: a repeat must be equal to what was sent the first time.
+        """
+        step = self.snapshot.memory_step_bytes
+        return request.rounded_up(step) if step else request
+
     def tell_tracker(self, *, closing: bool = False) -> None:
         """Tell the user's tracker, if there is one, which allocations have ended."""
         if self.tracked is not None:
@@ -97,7 +105,9 @@ def allocate(command: Allocate, context: Context) -> Granted:
         if held:
             return Granted(held, fresh=False)
     snapshot = context.snapshot
-    requests = [resolve_neighbours(request, command.owner, ledger) for request in command.requests]
+    # A repeat is compared with what was asked for, so that neither rounding nor its change count.
+    asked = map(context.rounded, command.requests)
+    requests = [resolve_neighbours(request, command.owner, ledger) for request in asked]
     for request in requests:
         snapshot.learn(request)
     if context.tracked is not None:

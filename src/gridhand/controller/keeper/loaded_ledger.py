@@ -24,4 +24,5 @@ def load_ledger(contents: Contents, *, epoch: int, machine: str, now: int) -> Le
         ),
         contents.jobs,
     )
+    ledger.tokens.load(contents.tokens)
     return ledger

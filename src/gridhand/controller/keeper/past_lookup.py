@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.core.command_list import CommandList
 from gridhand.core.operations import Command, MoveAllocation
 from gridhand.store.base import Store
 from gridhand.store.base import StoredOperation as AnsweredOperation
@@ -25,10 +26,11 @@ def look_up(commands: Iterable[Command[Any]], context: Context, store: Store) ->
     for command in commands:
         if command.op_id is not None:
             op_ids.append((command.owner, command.op_id))
-        if type(command) is MoveAllocation and command.id not in live:
-            number = command.id.rpartition("-")[2]
-            if number.isdecimal() and len(number) < _LONGEST_NUMBER:
-                numbers.append(int(number))
+        for single in command.commands if type(command) is CommandList else (command,):
+            if type(single) is MoveAllocation and single.id not in live:
+                number = single.id.rpartition("-")[2]
+                if number.isdecimal() and len(number) < _LONGEST_NUMBER:
+                    numbers.append(int(number))
         job_ids += command.named_jobs()
     _look_up_jobs(job_ids, context, store)
     if numbers:

@@ -24,6 +24,7 @@ from gridhand.core.observations import (
     SetForeignUse,
     SetHostUse,
     SkipJobNumbers,
+    UseGranularity,
     UseStrategy,
 )
 from gridhand.core.operations import (
@@ -41,6 +42,7 @@ from gridhand.core.operations import (
     Reply,
 )
 from gridhand.core.placement.place import place
+from gridhand.core.token_operations import ListTokens
 from gridhand.store.base import Store
 
 REPEATABLE_MS = 24 * 3600 * 1000  # for how long an operation may be repeated
@@ -65,7 +67,8 @@ class AskStore(Question[Reply]):
 
 
 def _fits(question: Fits, context: Context) -> bool:
-    request = resolve_neighbours(question.request, question.owner, context.ledger)
+    asked = context.rounded(question.request)
+    request = resolve_neighbours(asked, question.owner, context.ledger)
     placed = place(request, context.snapshot, context.strategy)
     if isinstance(placed, Refusal):
         return False
@@ -74,7 +77,7 @@ def _fits(question: Fits, context: Context) -> bool:
 
 def _explain(question: Explain, context: Context) -> Explanation:
     request, *lower = (
-        resolve_neighbours(level, question.owner, context.ledger)
+        resolve_neighbours(context.rounded(level), question.owner, context.ledger)
         for level in (question.request, *question.lower)
     )
     return explain(request, context.snapshot, context.strategy, lower=lower)
@@ -113,6 +116,10 @@ def _use_strategy(observed: UseStrategy, context: Context) -> None:
     context.strategy = observed.strategy
 
 
+def _use_granularity(observed: UseGranularity, context: Context) -> None:
+    context.snapshot.memory_step_bytes = observed.step_bytes
+
+
 def _await_exit(observed: AwaitExit, context: Context) -> None:
     for name in observed.names:
         context.ledger.await_exit(name, observed.attempts)
@@ -135,12 +142,14 @@ ANSWERS: Mapping[type[Operation[Any]], Callable[[Any, Context], Any]] = {
         context.ledger, context.snapshot.foreign, context.snapshot.host_use
     ),
     ListAllocations: lambda _, context: list(context.ledger.live.values()),
+    ListTokens: lambda _, context: list(context.ledger.tokens.by_id.values()),
     DumpLedger: lambda _, context: _dump(context),
     CheckLedger: lambda _, context: _check(context),
     SetForeignUse: _set_foreign_use,
     SetHostUse: _set_host_use,
     AwaitExit: _await_exit,
     UseStrategy: _use_strategy,
+    UseGranularity: _use_granularity,
     NoteExit: _note_exit,
     NoteSpawned: note_spawned,
     SkipJobNumbers: skip_job_numbers,

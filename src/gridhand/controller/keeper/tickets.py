@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Generic
 
 from gridhand.core.errors import GridError
 from gridhand.core.operations import Allocate, Operation, Reply
 
+# The id of the token with which the client of this task has sent its request. It follows the task
+# into everything that it starts, so that no operation can lack it.
+acting_token: ContextVar[str | None] = ContextVar("acting_token", default=None)
+
 
 class Ticket:
     """An operation and, later, its reply or error. `port` is told when that is there."""
 
-    __slots__ = ("abandoned", "done", "error", "operation", "port", "reply", "wait_until")
+    __slots__ = ("abandoned", "done", "error", "operation", "port", "reply", "token", "wait_until")
 
     operation: Any
 
@@ -26,6 +31,7 @@ class Ticket:
         self.error: BaseException | None = None
         self.wait_until: int | None = None  # set when it begins to wait for room
         self.done = self.abandoned = False
+        self.token = acting_token.get()
 
 
 class TicketPort:

@@ -81,7 +81,7 @@ def changes(
     trial = _Trial(snapshot, strategy)
     found = []
     for idea in (
-        *_smaller_amounts(asked, seen),
+        *_smaller_amounts(asked, seen, snapshot.memory_step_bytes),
         *_fewer_constraints(asked, trial),
         *_other_ways(asked, trial, lower),
     ):
@@ -94,7 +94,8 @@ def changes(
 
 def least_change(asked: Request, snapshot: Snapshot, seen: Survey) -> str:
     """Return the smallest change of one amount in words, or empty if none would fit."""
-    ideas = [idea for idea in _smaller_amounts(asked, seen) if idea.after != "0"]
+    smaller = _smaller_amounts(asked, seen, snapshot.memory_step_bytes)
+    ideas = [idea for idea in smaller if idea.after != "0"]
     if not ideas:
         return ""
     least = min(ideas, key=lambda idea: idea.size)
@@ -121,9 +122,11 @@ class _Trial:
 # ---- smaller amounts
 
 
-def _smaller_amounts(asked: Request, seen: Survey) -> Iterator[_Idea]:
+def _smaller_amounts(asked: Request, seen: Survey, step_bytes: int) -> Iterator[_Idea]:
     for name, amount in asked.amounts.pairs:
         most = seen.most(name)
+        if most is not None and name == "memory" and step_bytes:  # more would be rounded up
+            most = most._replace(amount=most.amount - most.amount % step_bytes)
         rest = asked.amounts.without(name)
         if most is None or most.amount >= amount or not (most.amount or rest or asked.gpu):
             continue

@@ -24,6 +24,8 @@ class Reason(StrEnum):
     CLIENT_GONE = "client_gone"
     DEPENDENCY = "dependency"  # a job it depends on did not end as required
     RELEASED = "released"  # the holder released the allocation it was to run in
+    DEADLINE = "deadline"  # it waited until it could no longer end in time
+    EXPIRED = "expired"  # it waited longer than its queue allows
     CANCELLED = "cancelled"
 
 

@@ -18,9 +18,13 @@ from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label
 from gridhand.core.model.requests import Request
 
 __all__ = [
-    "OPEN", "After", "Attempt", "AttemptEnd", "Condition", "Job", "JobMove", "JobPhase", "JobSpec",
-    "JobState", "Priority", "Reason", "cancel", "end", "spawned", "start", "stop", "submit",
+    "HELD", "OPEN", "After", "Attempt", "AttemptEnd", "Condition", "Job", "JobMove", "JobPhase",
+    "JobSpec", "JobState", "Priority", "Reason", "cancel", "end", "hold", "spawned", "start",
+    "stop", "submit", "unhold",
 ]  # fmt: skip
+
+
+HELD = 2**53 - 1  # `not_before` of a job that waits until its owner lets it start
 
 
 class JobState(StrEnum):
@@ -40,6 +44,8 @@ class JobPhase(StrEnum):
 
     QUEUED = "queued"
     WAITING = "waiting"  # for the jobs it depends on
+    HELD = "held"  # until its owner lets it start
+    SCHEDULED = "scheduled"  # until the time that it is to begin at
     BACKING_OFF = "backing_off"
     STARTING = "starting"
     RUNNING = "running"
@@ -106,12 +112,22 @@ class Job(NamedTuple):
             return JobPhase.STARTING if attempt.started is None else JobPhase.RUNNING
         if self.state is not JobState.QUEUED:
             return JobPhase.ENDED
+        if self.not_before == HELD:
+            return JobPhase.HELD
         if waiting:
             return JobPhase.WAITING
-        return JobPhase.QUEUED if (self.not_before or 0) <= now else JobPhase.BACKING_OFF
+        if (self.not_before or 0) <= now:
+            return JobPhase.QUEUED
+        return JobPhase.BACKING_OFF if self.attempts else JobPhase.SCHEDULED
+
+    @property
+    def begins(self) -> int | None:
+        """When it may start, if it was submitted to begin later."""
+        return None if self.work.begin_ms is None else self.submitted + self.work.begin_ms
 
 
 class JobMove(StrEnum):
+    HOLD = "hold"
     START = "start"
     SPAWN = "spawn"
     STOP = "stop"
@@ -124,6 +140,7 @@ _ENDED = frozenset(JobState) - OPEN
 
 # The states a move may start from, and those it may lead to. An ended job never moves.
 _MOVES: dict[JobMove, tuple[frozenset[JobState], frozenset[JobState]]] = {
+    JobMove.HOLD: (_QUEUED, _QUEUED),
     JobMove.START: (_QUEUED, _RUNNING),
     JobMove.SPAWN: (_RUNNING, _RUNNING),
     JobMove.STOP: (_RUNNING, _RUNNING),
@@ -145,6 +162,8 @@ _ENDS: dict[Reason, JobState] = {
     Reason.CLIENT_GONE: JobState.CANCELLED,
     Reason.DEPENDENCY: JobState.CANCELLED,
     Reason.RELEASED: JobState.CANCELLED,
+    Reason.DEADLINE: JobState.CANCELLED,
+    Reason.EXPIRED: JobState.CANCELLED,
     Reason.CANCELLED: JobState.CANCELLED,
 }
 
@@ -161,7 +180,25 @@ def submit(
 ) -> Job:
     """Return a new queued job. The caller chooses the id, so that a repeated request finds it."""
     check_label(id, "job id")
-    return Job(id, number, work, work.request, now, array, array_index, after)
+    not_before = None if work.begin_ms is None else now + work.begin_ms
+    return Job(
+        id, number, work, work.request, now, array, array_index, after, not_before=not_before
+    )
+
+
+def hold(job: Job) -> Job:
+    """Keep a queued job from starting until `unhold`. Repeating it changes nothing."""
+    if job.state is not JobState.QUEUED:
+        raise JobRefused(JobMove.HOLD, job.id, f"it is {job.state}")
+    return _moved(job._replace(not_before=HELD), JobMove.HOLD, JobState.QUEUED)
+
+
+def unhold(job: Job, *, now: int) -> Job:
+    """Let a held job start, though no earlier than it was to begin. Others stay as they are."""
+    if job.not_before != HELD:
+        return job
+    begins = None if job.attempts or job.begins is None or job.begins <= now else job.begins
+    return _moved(job._replace(not_before=begins), JobMove.HOLD, JobState.QUEUED)
 
 
 def start(job: Job, *, node: NodeName, allocation: AllocationId, now: int, choice: int = 0) -> Job:

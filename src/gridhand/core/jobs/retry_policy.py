@@ -26,7 +26,16 @@ LOSSES = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.DEVICE_LOST})
 # Neither losses nor these count as failures of the job.
 _UNCOUNTED = LOSSES | {Reason.PREEMPTED, Reason.RETURNED}
 # The job is not wanted any more, so it is never retried.
-FINAL = frozenset({Reason.CANCELLED, Reason.CLIENT_GONE, Reason.DEPENDENCY, Reason.RELEASED})
+FINAL = frozenset(
+    {
+        Reason.CANCELLED,
+        Reason.CLIENT_GONE,
+        Reason.DEPENDENCY,
+        Reason.RELEASED,
+        Reason.DEADLINE,
+        Reason.EXPIRED,
+    }
+)
 # Not included: after a time-out it would time out again, after a lost agent it may have succeeded,
 # and a job on a lost device ends unless its policy says otherwise.
 USUAL = frozenset(

@@ -34,7 +34,8 @@ class JobSpec:
     """A command and its settings, as submitted. It never changes; the jobs of an array share it.
 
     `at_once` limits how many jobs of the array run together. `environment` names the place where
-    the variables are kept: they may be secret, so they are not here.
+    the variables are kept: they may be secret, so they are not here. `begin_ms` and `deadline_ms`
+    count from the submission.
     """
 
     owner: str
@@ -55,6 +56,13 @@ class JobSpec:
     stderr: str | None = None
     processes: int | None = None  # limit of processes and threads
     within: str | None = None  # an allocation of its owner to run in, instead of one of its own
+    queue: str | None = None  # a named queue of the configuration
+    expect_ms: int | None = None  # how long it should run, for planning; `time_limit_ms` ends it
+    begin_ms: int | None = None  # it starts no earlier
+    deadline_ms: int | None = None  # it is cancelled if it waits until it cannot end by then
+    fallback_after_ms: int | None = None  # it must have waited so long for its alternatives
+    warn_signal: int | None = None  # sent `warn_ms` before the time limit
+    warn_ms: int | None = None
 
     def __post_init__(self) -> None:
         check_label(self.owner, "owner")
@@ -73,13 +81,48 @@ class JobSpec:
             check_label(self.task_type, "task_type")
         if self.within is not None:
             check_label(self.within, "within")
-        if self.time_limit_ms is not None:
-            _check_number("time_limit_ms", self.time_limit_ms, 1, MOST_MS)
+        if self.queue is not None:
+            check_label(self.queue, "queue")
+        for field in _TIMES:
+            if (time_ms := getattr(self, field)) is not None:
+                _check_number(field, time_ms, 1, MOST_MS)
         _check_number("grace_ms", self.grace_ms, 0, MOST_MS)
         if self.processes is not None:
             _check_number("processes", self.processes, 1, 10**7)
         if self.at_once is not None:
             _check_number("at_once", self.at_once, 1, 10**9)
+        self._check_warning()
+        self._check_times()
+
+    @property
+    def longest_ms(self) -> int:
+        """How long it may run, as far as that is known; else 0."""
+        return self.time_limit_ms or self.expect_ms or 0
+
+    def _check_warning(self) -> None:
+        if self.warn_signal is None and self.warn_ms is None:
+            return
+        if self.warn_signal is None or self.warn_ms is None:
+            raise InvalidInput("warn_signal", self.warn_signal, "warn_signal and warn_ms together")
+        _check_number("warn_signal", self.warn_signal, 1, 64)
+        if self.time_limit_ms is None or self.warn_ms >= self.time_limit_ms:
+            raise InvalidInput("warn_ms", self.warn_ms, "less than the time limit, which it needs")
+
+    def _check_times(self) -> None:
+        if self.fallback_after_ms is not None and not self.request.alternatives:
+            allowed = "a request with alternatives, or a fallback"
+            raise InvalidInput("fallback_after_ms", self.fallback_after_ms, allowed)
+        if self.begin_ms is not None and self.within is not None:
+            raise InvalidInput("begin_ms", self.begin_ms, "nothing beside within: it runs at once")
+        earliest = (self.begin_ms or 0) + self.longest_ms
+        if self.deadline_ms is not None and self.deadline_ms < earliest:
+            allowed = f"{earliest} or more, as it begins no earlier and may run so long"
+            raise InvalidInput("deadline_ms", self.deadline_ms, allowed)
+
+
+_TIMES = (
+    "time_limit_ms", "expect_ms", "begin_ms", "deadline_ms", "fallback_after_ms", "warn_ms",
+)  # fmt: skip
 
 
 def _check_number(field: str, value: object, least: int, most: int) -> None:

@@ -179,3 +179,8 @@ EVENT_KINDS = {
     (AllocationMove.EXPIRE, AllocationState.EXPIRED): "allocation.expired",
     (AllocationMove.LOSE, AllocationState.LOST): "allocation.lost",
 }
+
+
+def grant_number(id: AllocationId) -> int:
+    """Return the number of an allocation: they are counted in the order of their grants."""
+    return int(id.rpartition("-")[2])

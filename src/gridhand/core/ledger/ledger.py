@@ -7,7 +7,6 @@ capacity of a node minus what its live allocations hold.
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,18 +28,22 @@ from gridhand.core.ledger.allocations import (
     Lifetime,
     Terms,
     advance,
+    grant_number,
 )
 from gridhand.core.ledger.change_log import ChangeLog
+from gridhand.core.ledger.deadlines import Deadlines
 from gridhand.core.ledger.devices import DeviceHold
 from gridhand.core.ledger.holder_names import numbered_holders, stored_names
 from gridhand.core.ledger.job_index import JobIndex
 from gridhand.core.ledger.leftovers import Leftovers
 from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.ledger.token_index import TokenIndex
 from gridhand.core.model.gpus import GpuHealth
 from gridhand.core.model.names import AllocationId, AttemptKey, NodeName
 from gridhand.core.model.nodes import Health, Node
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import nearest_name
+from gridhand.core.model.tokens import Token
 
 _NO_FOREIGN: Mapping[str, int] = MappingProxyType({})
 
@@ -75,6 +78,7 @@ class Ledger:
         self.machine = ""  # ours, if several share the store: nodes of the others are closed
         self.next_number = next_number
         self.jobs = JobIndex(next_job)
+        self.tokens = TokenIndex()
         self.nodes: dict[NodeName, NodeUsage] = {}
         self.names: list[NodeName] = []  # sorted names of the nodes
         self.live: dict[AllocationId, Allocation] = {}
@@ -88,7 +92,7 @@ class Ledger:
         self._holders: dict[tuple[str, str], AllocationId] = {}
         self._groups: dict[str, list[AllocationId]] = {}
         self._device_nodes: dict[str, NodeName] = {}
-        self._deadlines: list[tuple[int, int, AllocationId]] = []
+        self._deadlines = Deadlines(self.live)
 
     @property
     def last_chosen(self) -> NodeName | None:
@@ -286,24 +290,15 @@ class Ledger:
     def expire_due(self, now: int) -> list[Allocation]:
         """Expire all allocations with a deadline of `now` or earlier, and return them."""
         expired: list[Allocation] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, _, id = heapq.heappop(self._deadlines)
-            held = self.live.get(id)
-            if held is not None and held.deadline == deadline:
-                expired.append(
-                    self.move(id, AllocationMove.EXPIRE, now=now, why="its deadline passed")
-                )
+        while (due := self._deadlines.first()) is not None and due[0] <= now:
+            ended = self.move(due[1], AllocationMove.EXPIRE, now=now, why="its deadline passed")
+            expired.append(ended)
         return expired
 
     def next_deadline(self) -> int | None:
         """Return the deadline of the next reservation or lease."""
-        while self._deadlines:
-            deadline, _, id = self._deadlines[0]
-            held = self.live.get(id)
-            if held is not None and held.deadline == deadline:
-                return deadline
-            heapq.heappop(self._deadlines)
-        return None
+        due = self._deadlines.first()
+        return None if due is None else due[0]
 
     def _members(self, held: Allocation) -> list[Allocation]:
         if held.group is None:
@@ -316,6 +311,11 @@ class Ledger:
         """Record a new job, or a job after a move."""
         self._record(kind, job.id, self.jobs.open.get(job.id), job, why)
         return job
+
+    def put_token(self, kind: str, token: Token, why: str) -> Token:
+        """Record a new token, or a token after a change."""
+        self._record(kind, token.id, self.tokens.by_id.get(token.id), token, why)
+        return token
 
     # ---- changes
 
@@ -377,6 +377,9 @@ class Ledger:
         if type(after) is Job or type(before) is Job:
             self.jobs.apply(before, after)
             return
+        if type(after) is Token or type(before) is Token:
+            self.tokens.apply(before, after)
+            return
         if before is not None and before.live:
             self._leave(before)
             if after is not None and not after.live:
@@ -394,20 +397,8 @@ class Ledger:
         self._holders[held.owner, held.holder] = held.id
         self.nodes[held.node].add(held)
         if held.group is not None:
-            insort(self._groups.setdefault(held.group, []), held.id, key=_number)
-        if held.deadline is not None:
-            heapq.heappush(self._deadlines, (held.deadline, held.number, held.id))
-            if len(self._deadlines) > 1000 + 2 * len(self.live):
-                self._compact_deadlines()
-
-    def _compact_deadlines(self) -> None:
-        """Drop old deadlines, which renewals leave in the heap."""
-        self._deadlines = [
-            (held.deadline, held.number, held.id)
-            for held in self.live.values()
-            if held.deadline is not None
-        ]
-        heapq.heapify(self._deadlines)
+            insort(self._groups.setdefault(held.group, []), held.id, key=grant_number)
+        self._deadlines.add(held)
 
     def _leave(self, held: Allocation) -> None:
         self.touched.add(held.node)
@@ -443,7 +434,3 @@ class Ledger:
             if before is None or (before.capacity, before.gpus) != (after.capacity, after.gpus):
                 self.touched.shape += 1
         self.touched.add(name)
-
-
-def _number(id: AllocationId) -> int:
-    return int(id.rpartition("-")[2])

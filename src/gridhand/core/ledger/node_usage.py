@@ -39,7 +39,7 @@ class NodeUsage:
         """`machine` is the one of the controller, if machines share its store."""
         self._machine = machine
         self.held: dict[str, int] = {}
-        self.allocations: dict[AllocationId, None] = {}  # ids in the order of their grants
+        self.allocations: dict[AllocationId, None] = {}
         self.has_leftovers = False  # processes of attempts that were given up
         self.chosen = 0  # number of the last allocation that was not pinned to this node
         self.devices: dict[str, DeviceUsage] = {}

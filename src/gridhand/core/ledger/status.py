@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from gridhand.core.ledger.allocations import grant_number
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.node_usage import NodeUsage
 from gridhand.core.model.amount_text import capacity_text
@@ -113,7 +114,7 @@ def node_status(
             for device in use.devices.values()
         ),
         overcommitted=use.overcommitted,
-        allocations=tuple(use.allocations),
+        allocations=tuple(sorted(use.allocations, key=grant_number)),  # an undone end adds last
         foreign=Resources(others.amounts),
     )
 

@@ -13,7 +13,7 @@ from gridhand.core.model.gpus import GpuRequest, read_gpu_request
 from gridhand.core.model.names import NodeName, check_label, check_node_name
 from gridhand.core.model.nodes import check_labels
 from gridhand.core.model.request_checks import DEVICE_NAMES, check_request, check_strategy_name
-from gridhand.core.model.resources import Resources
+from gridhand.core.model.resources import MOST, Resources
 
 MOST_NODES = 10_000
 MOST_ALTERNATIVES = 16
@@ -160,6 +160,13 @@ class Request:
         if gpu is not None and gpu.memory_bytes is not None:
             gpu = gpu.with_memory(qualities.scaled(gpu.memory_bytes, factors["gpu_memory"]))
         return replace(self, amounts=Resources(amounts), gpu=gpu, quality=level)
+
+    def rounded_up(self, step_bytes: int) -> Request:
+        """Return the request with memory, also of its alternatives, in whole steps."""
+        others = tuple(other.rounded_up(step_bytes) for other in self.alternatives)
+        memory = -(-self.amounts["memory"] // step_bytes) * step_bytes
+        amounts = Resources({**self.amounts.parts(), "memory": min(memory, MOST)})
+        return replace(self, amounts=amounts, alternatives=others)
 
     def key(self) -> str:
         """Return a text that is equal for equal requests, to recognize a repeated one.

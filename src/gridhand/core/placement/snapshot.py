@@ -48,6 +48,7 @@ class Snapshot:
     `foreign` is the memory that processes outside of the grid use on each device, `local` is the
     node that `first_available` prefers, and `mix` what was learned from the requests so far.
     `host_use` is the CPU and memory that such processes use on nodes where that is respected.
+    New requests ask for whole steps of `memory_step_bytes`, unless it is 0.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Snapshot:
         host_use: Mapping[NodeName, HostUse] | None = None,
     ) -> None:
         self.ledger = ledger
+        self.memory_step_bytes = 0
         self.foreign: dict[str, int] = dict(foreign or {})
         self.host_use: dict[NodeName, HostUse] = dict(host_use or {})
         self.local = local
@@ -71,6 +73,12 @@ class Snapshot:
         self._has_gpus = False
         self._row_of: dict[NodeName, int] = {}
         self._largest: dict[str, int] | None = None
+
+    def of(self, ledger: Ledger) -> Snapshot:
+        """Return a snapshot of another ledger with what was learned, measured and set."""
+        other = Snapshot(ledger, self.foreign, mix=self.mix, host_use=self.host_use)
+        other.memory_step_bytes = self.memory_step_bytes
+        return other
 
     def aside(self) -> Snapshot:
         """Return a copy with its own score cache, for questions that must not fill this one."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gridhand.core.jobs.job import Job, JobPhase, JobState
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.ledger import Ledger
+from gridhand.core.queue.delays import why_delayed
 from gridhand.core.queue.queue import Queue
 
 
@@ -35,5 +36,5 @@ def view_job(job: Job, ledger: Ledger, queue: Queue, now: int) -> JobView:
             why = f"it is among the next on {job.attempt.node}"
             return JobView(job, JobPhase.QUEUED, why, held, next=True)
         return JobView(job, job.phase(now), held=held)
-    waiting = bool(queue.waits_for(job.id))
-    return JobView(job, job.phase(now, waiting=waiting), queue.why(job.id, now))
+    phase = job.phase(now, waiting=bool(queue.waits_for(job.id)))
+    return JobView(job, phase, why_delayed(job, phase) or queue.why(job.id, now))

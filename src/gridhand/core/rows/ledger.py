@@ -37,6 +37,7 @@ class Event(NamedTuple):
     op_id: str | None
     why: str
     row: dict[str, Any] | None
+    token: str | None = None  # the id of the token by which it was asked for
 
 
 # ---- nodes

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from gridhand.core.errors import CallFailed, InvalidInput
+from gridhand.core.errors import CallFailed, GridError, InvalidInput
 from gridhand.home import Home
 from gridhand.library.functions.future import NoArgument
 from gridhand.library.functions.nested_futures import refuse_closure, with_values
@@ -119,6 +119,11 @@ def submit_detached(
 ) -> DetachedCall[Any]:
     """Submit a call as a job. Wait for futures among its arguments: values are written down."""
     remote = with_jobs(grid._backend)
+    if remote.client(None).remote:
+        raise GridError(
+            "a detached call needs the controller of this machine, which shares its folders",
+            hint="On another machine, run a command: `grid run --send FILE -- python FILE`.",
+        )
     name, options = task._name, task._options
     if not task.request.resources:
         raise InvalidInput("cpu", 0, "more than 0 with detach=True, which makes it a job")
@@ -134,6 +139,7 @@ def submit_detached(
         "name": name,
         "timeout": options.timeout,
         "retries": options.retries,
+        "priority": options.priority,
     }
     command = program(_ONCE, file)
     body = submission(command, task.request, {}, local=True, **{**named, "detach": True})

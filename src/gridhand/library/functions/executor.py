@@ -77,6 +77,7 @@ class GridExecutor(Executor):
         timeout: Duration | None = None,
         retries: int = 0,
         name: str | None = None,
+        priority: str | None = None,
         mp_context: BaseContext | None = None,
         max_tasks_per_child: int | None = None,
         **named: Any,
@@ -92,8 +93,9 @@ class GridExecutor(Executor):
             raise InvalidInput("mp_context", mp_context, "one of multiprocessing.get_context()")
         if max_tasks_per_child is not None:
             read_count(max_tasks_per_child, "max_tasks_per_child", 1, 1_000_000_000)
-        options = Options(None, named, retries, timeout, name).checked()
+        options = Options(None, named, retries, timeout, name, priority=priority).checked()
         self._timeout, self._tries, self._name = options.timeout_s, retries + 1, name
+        self._priority = priority
         self._caller = runner_of(grid if grid is not None else current_grid())
         if not isinstance(self._caller, Pool) and (
             max_workers or initializer or max_tasks_per_child
@@ -119,7 +121,9 @@ class GridExecutor(Executor):
             raise TypeError(f"{fn!r} cannot be called")
         name = str(self._name or getattr(fn, "__name__", type(fn).__name__))
         code = fn._to_send() if isinstance(fn, Task) and isinstance(self._caller, Pool) else fn
-        call = FunctionCall(code, self._request, args, kwargs, name, self._timeout)
+        call = FunctionCall(
+            code, self._request, args, kwargs, name, self._timeout, priority=self._priority
+        )
         future: TaskFuture[R] = TaskFuture(self._caller, name)
         with self._lock:
             if self._shut:

@@ -48,6 +48,7 @@ class FunctionCall:
     time_limit_s: float | None = None
     apart: str = ""  # it shares its worker only with calls of the same mark
     held: str = ""  # the id of the allocation that it runs in, on the request's node
+    priority: str | None = None  # while it waits for room
 
 
 @dataclass(frozen=True, slots=True)

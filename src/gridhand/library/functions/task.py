@@ -228,6 +228,7 @@ class Task(Generic[P, R]):
         retries: int | None = KEEP,
         timeout: Duration | None = KEEP,
         name: str | None = KEEP,
+        priority: str | None = KEEP,
         grid: HasRunner | None = KEEP,
         **named: Any,
     ) -> DetachedTask[P, R]: ...
@@ -241,6 +242,7 @@ class Task(Generic[P, R]):
         retries: int | None = KEEP,
         timeout: Duration | None = KEEP,
         name: str | None = KEEP,
+        priority: str | None = KEEP,
         grid: HasRunner | None = KEEP,
         detach: bool | None = KEEP,
         **named: Any,
@@ -254,6 +256,7 @@ class Task(Generic[P, R]):
         retries: int | None = KEEP,
         timeout: Duration | None = KEEP,
         name: str | None = KEEP,
+        priority: str | None = KEEP,
         grid: HasRunner | None = KEEP,
         detach: bool | None = KEEP,
         **named: Any,
@@ -269,6 +272,7 @@ class Task(Generic[P, R]):
             "retries": retries,
             "timeout": timeout,
             "name": name,
+            "priority": priority,
             "grid": grid,
             "detach": detach,
         }
@@ -292,7 +296,8 @@ class Task(Generic[P, R]):
 
     def _wishes(self) -> list[tuple[str, object]]:
         options = self._options
-        return [("retries", options.retries or None), ("time limit in s", options.timeout_s)]
+        wishes = ("retries", options.retries or None), ("time limit in s", options.timeout_s)
+        return [*wishes, ("priority", options.priority)]
 
     def __reduce__(self) -> Any:
         if (found := self._by_name()) is not None:
@@ -307,7 +312,9 @@ class Task(Generic[P, R]):
         caller, options = future._caller, self._options
         pool = isinstance(caller, Pool)
         code = self._to_send() if pool else self._code
-        call = FunctionCall(code, self.request, args, kwargs, self._name, self._timeout_s)
+        call = FunctionCall(
+            code, self.request, args, kwargs, self._name, self._timeout_s, priority=options.priority
+        )
         if not options.retries and isinstance(caller, Pool):
             caller.start(call, future)
         else:
@@ -352,6 +359,7 @@ def task(
     retries: int = 0,
     timeout: Duration | None = None,
     name: str | None = None,
+    priority: str | None = None,
     grid: HasRunner | None = None,
     **named: Any,
 ) -> DetachedTask[P, R]: ...
@@ -366,6 +374,7 @@ def task(
     retries: int = 0,
     timeout: Duration | None = None,
     name: str | None = None,
+    priority: str | None = None,
     grid: HasRunner | None = None,
     **named: Any,
 ) -> Callable[[Callable[P, R]], DetachedTask[P, R]]: ...
@@ -379,6 +388,7 @@ def task(
     retries: int = 0,
     timeout: Duration | None = None,
     name: str | None = None,
+    priority: str | None = None,
     grid: HasRunner | None = None,
     detach: bool = False,
     **named: Any,
@@ -393,6 +403,7 @@ def task(
     retries: int = 0,
     timeout: Duration | None = None,
     name: str | None = None,
+    priority: str | None = None,
     grid: HasRunner | None = None,
     detach: bool = False,
     **named: Any,
@@ -406,6 +417,7 @@ def task(
     retries: int = 0,
     timeout: Duration | None = None,
     name: str | None = None,
+    priority: str | None = None,
     grid: HasRunner | None = None,
     detach: bool = False,
     **named: Any,
@@ -419,6 +431,7 @@ def task(
     timeout: seconds that each call may take, or a text such as "5m"; then it is killed and raises
         `CallTimeout`.
     name: what it is called in lists and errors; by default the name of the function.
+    priority: while it waits for room: `urgent`, `high`, `medium` (the default) or `low`.
     grid: where it runs; by default the grid of the enclosing `with Grid()`, or this machine's.
     detach: make each call a job of its own that outlives this program.
 
@@ -430,6 +443,6 @@ def task(
     """
     code = resources if callable(resources) and not isinstance(resources, Mapping) else None
     asked = None if code is not None else resources
-    options = Options(asked, named, retries, timeout, name, grid, detach).checked()
+    options = Options(asked, named, retries, timeout, name, grid, detach, priority).checked()
     read_call(asked, named)  # raises what is wrong with it here, not where it is used
     return Task(code, options) if code is not None else lambda code: Task(code, options)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gridhand.core.errors import InvalidInput
+from gridhand.core.jobs.spec import Priority
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import Resources, canonical_name
 from gridhand.library.backend import Duration, read_count, read_flag, read_ttl
@@ -23,7 +24,7 @@ _HABITS = {
     "timeout_s": "timeout",
     "detached": "detach",
 }
-_OPTIONS = ("retries", "timeout", "detach")
+_OPTIONS = ("retries", "timeout", "detach", "priority")
 _RESOURCES = frozenset({"cpu", "memory", "gpu", "disk", "num_cpus", "num_gpus"})  # as most are
 
 
@@ -38,6 +39,7 @@ class Options:
     name: str | None = None
     grid: HasRunner | None = None
     detach: bool = False
+    priority: str | None = None
 
     @property
     def timeout_s(self) -> float | None:
@@ -48,6 +50,8 @@ class Options:
         read_count(self.retries, "retries", 0, 999)
         read_ttl(self.timeout, "timeout")
         read_flag(self.detach, "detach")
+        if self.priority is not None:
+            Priority.read(self.priority)
         if self.name is not None and not isinstance(self.name, str):
             raise InvalidInput("name", self.name, "a text")
         for name, value in self.named.items():

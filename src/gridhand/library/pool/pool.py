@@ -173,7 +173,8 @@ class Pool:
             raise GridError(
                 f"the controller at {address} is on another machine, which cannot call functions"
                 " of this process",
-                hint="Use Grid(), which talks to this machine's controller.",
+                hint='Run a command there: grid.run("python file.py"). For functions use Grid(),'
+                " which talks to this machine's controller.",
             )
         with self.state.lock:
             if self._folder is None:

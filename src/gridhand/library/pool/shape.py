@@ -113,9 +113,11 @@ class Shape:
         group: WorkerGroup = ANY,
         held: str = "",
         apart: str = "",
+        priority: str | None = None,
     ) -> None:
         self.number = number
         self.request = request
+        self.priority = priority  # of the slots, while they wait
         self.notes = notes
         self.held = held  # the id of the allocation that these calls run in
         self.apart = apart

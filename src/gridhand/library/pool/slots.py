@@ -225,7 +225,12 @@ class Slots:
         self._asked(shape, count, ids)
 
     def _submitting(self, shape: Shape, count: int) -> RemoteSubmit:
-        named = {**NAMED, "name": _name(shape), "within": shape.held or None}
+        named = {
+            **NAMED,
+            "name": _name(shape),
+            "within": shape.held or None,
+            "priority": shape.priority,
+        }
         array = f"1-{count}" if count > 1 else None
         words = program(self._folder, str(shape.number))
         asked = None if shape.held else shape.request

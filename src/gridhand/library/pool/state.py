@@ -69,15 +69,18 @@ class PoolState:
     def shape_of(self, call: FunctionCall, group: WorkerGroup, notes: Notes) -> Shape:
         """Return the shape that the call belongs to, made if it is the first of its kind."""
         last = self._last
-        if call.request is last[0] and group is last[1] and not (call.held or call.apart):
+        usual = not (call.held or call.apart or call.priority)
+        if usual and call.request is last[0] and group is last[1]:
             return last[2]
-        request, held, apart = call.request, call.held, call.apart
-        key = f"{held or request.key()} {apart}", group
+        request, held, apart, priority = call.request, call.held, call.apart, call.priority
+        key = f"{held or request.key()} {apart} {priority or ''}", group
         shape = self._shapes.get(key)
         if shape is None:
             self._shape_count += 1
-            shape = self._shapes[key] = Shape(self._shape_count, request, notes, group, held, apart)
-        if not held and not apart:
+            shape = self._shapes[key] = Shape(
+                self._shape_count, request, notes, group, held, apart, priority
+            )
+        if usual:
             self._last = request, group, shape
         return shape
 

@@ -25,6 +25,7 @@ from gridhand.core.errors import (
     NoRoom,
     StoreUnavailable,
 )
+from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import Allocation, AllocationState, Lifetime, Terms
 from gridhand.core.operations import Allocate, GetStatus, Granted, ListAllocations, MoveAllocation
 from gridhand.library.functions.function_runner import FunctionCall, Returned
@@ -63,7 +64,7 @@ class ThreadRunner:
         self._owner = owner
         self._terms = Terms(owner, None, AllocationState.ACTIVE, Lifetime.UNTIL_RELEASED)
         self._lock = threading.Lock()
-        self._lines: dict[Request, Line] = {}
+        self._lines: dict[tuple[Request, str | None], Line] = {}
         self._free_waiting: dict[ThreadCall, None] = {}
         self._open: dict[ThreadCall, None] = {}
         self._running = 0  # calls that hold an allocation
@@ -144,7 +145,7 @@ class ThreadRunner:
             raise GridClosed("this grid was closed", hint="Open another one.")
         self._open[call] = None
         if not call.is_free:
-            line = self._lines.setdefault(call.call.request, Line())
+            line = self._lines.setdefault((call.call.request, call.call.priority), Line())
             line.waiting[call] = None
             self._ask_for(line)
             if call.parent is not None:
@@ -193,9 +194,10 @@ class ThreadRunner:
                     self._lines = {key: one for key, one in self._lines.items() if one is not line}
                 return None
             request = call.call.request
+            priority = Priority.read(call.call.priority or "medium")
             try:
                 line.pending = self._backend.begin(
-                    Allocate(self._owner, None, (request,), self._terms, _WAIT_MS)
+                    Allocate(self._owner, None, (request,), self._terms, _WAIT_MS, priority)
                 )
                 return line.pending
             except GridError as raised:  # the grid was closed
@@ -223,7 +225,7 @@ class ThreadRunner:
         call.phase = Phase.ENDED
         self._open.pop(call, None)
         self._free_waiting.pop(call, None)
-        line = self._lines.get(call.call.request)
+        line = self._lines.get((call.call.request, call.call.priority))
         if line is None or call not in line.waiting:
             return False
         del line.waiting[call]

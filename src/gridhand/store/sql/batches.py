@@ -7,6 +7,7 @@ from typing import Any
 from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.model.nodes import Node
+from gridhand.core.model.tokens import Token
 from gridhand.store.base import Batch
 from gridhand.store.sql import ledger_rows
 from gridhand.store.sql.job_rows import Written
@@ -29,6 +30,7 @@ class FinalRows:
         self.changed_jobs: list[Row] = []
         self.ended_jobs: list[Row] = []
         self.next_job = 0
+        self.tokens: dict[str, Token] = {}
 
 
 def final_rows(batch: Batch) -> FinalRows:
@@ -38,9 +40,13 @@ def final_rows(batch: Batch) -> FinalRows:
     jobs: dict[str, tuple[bool, Job]] = {}
     new: set[str] = set()
     twice: set[str] = set()
+    final = FinalRows()
     for (_, subject, before, after, _), _, _ in batch.entries:
         if type(after) is Job:
             jobs[subject] = before is None or (subject in jobs and jobs[subject][0]), after
+            continue
+        if type(after) is Token:
+            final.tokens[subject] = after
             continue
         if type(after) is not Allocation:
             if before is not None or after is not None:  # else no row has changed
@@ -51,7 +57,6 @@ def final_rows(batch: Batch) -> FinalRows:
         elif subject in last:
             twice.add(subject)
         last[subject] = after
-    final = FinalRows()
     for subject, held in last.items():
         _add_allocation(final, held, subject in new, subject in twice)
     for is_new, job in jobs.values():
@@ -95,6 +100,8 @@ def event_rows(batch: Batch, first: int) -> list[Row]:
             row = ledger_rows.allocation_json(after)
         elif type(after) is Job:
             row = Written(after).event(new=before is None)
+        elif type(after) is Token:
+            row = None
         else:
             row = ledger_rows.node_json(after)
         found.append((number, at, kind, subject, owner, op_id, why, row))

@@ -61,6 +61,8 @@ _COPY = {
         ("operation", schema.operations),
         ("insert_node", schema.nodes),
         ("insert_job", schema.jobs),
+        ("event_token", schema.event_tokens),
+        ("insert_token", schema.tokens),
     )
 }
 
@@ -127,6 +129,23 @@ class PostgresStore(SqlStore):
         except (psycopg.Error, DBAPIError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreUnavailable(" ".join(str(cause).split())) from error
+
+    def reader(self) -> PostgresStore:
+        reading = PostgresStore(self.address)
+        reading._engine = create_engine(
+            "postgresql+psycopg://",
+            creator=self.reading_connection,
+            poolclass=StaticPool,
+            isolation_level="AUTOCOMMIT",
+        )
+        try:
+            reading._connection = reading._engine.connect()
+        except (psycopg.Error, DBAPIError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreUnavailable(" ".join(str(cause).split())) from error
+        raw: Any = reading._connection.connection.dbapi_connection
+        reading._raw = raw
+        return reading
 
     def reading_connection(self) -> psycopg.Connection[Any]:
         """Return a read-only connection that does not need ownership."""

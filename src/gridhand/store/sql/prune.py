@@ -37,6 +37,8 @@ def forget(connection: Connection, before: int, answered_before: int, most: int)
         _move_to_checkpoint(connection, last, _works(connection, found, last))
         through = found[-1]["number"]
         connection.execute(delete(_events).where(_events.c.number <= through))
+        of = schema.event_tokens
+        connection.execute(delete(of).where(of.c.number <= through))
         connection.execute(update(schema.meta).values(checkpoint_through=through))
     _forget_operations(connection, answered_before, most)
 

@@ -262,6 +262,29 @@ events = Table(
     Column("row", Text, nullable=True),
 )
 
+# Few events have a token, so these have a table of their own: a column of the events of years
+# would have to be added to all of them.
+event_tokens = Table(
+    "event_tokens",
+    metadata,
+    Column("number", _Big, primary_key=True, autoincrement=False),
+    Column("token", String, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("owner", String, nullable=False),
+    Column("scope", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("made_at", _Big, nullable=False),
+    Column("expires_at", _Big, nullable=True),
+    Column("revoked_at", _Big, nullable=True),
+    Column("used_at", _Big, nullable=True),
+    CheckConstraint("length(digest) = 64", name="only_a_digest"),
+)
+
 operations = Table(
     "operations",
     metadata,

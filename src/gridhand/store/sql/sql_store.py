@@ -10,7 +10,7 @@ import contextlib
 import json
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -33,6 +33,7 @@ from gridhand.core.errors import OutcomeUnknown, StoreError, StoreFenced, StoreI
 from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.model.nodes import Node
+from gridhand.core.model.tokens import Token, TokenId
 from gridhand.core.rows.ledger import Event
 from gridhand.store.base import SCHEMA_VERSION, Batch, Contents, Opening, StoredOperation
 from gridhand.store.ownership import (
@@ -83,6 +84,10 @@ class SqlStore(CallStore):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    @abstractmethod
+    def reader(self) -> SqlStore | None:
+        """Return a store that only reads, on a connection of its own."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[None]:
@@ -165,7 +170,7 @@ class SqlStore(CallStore):
         """Continue the counters where the last writer left them."""
         self._high_water_ms = row["high_water_ms"]
         self._next_number, self._next_job = row["next_number"], row["next_job"]
-        self._next_event = self._last_event() + 1
+        self._next_event = self.newest_event() + 1
         self._jumps = [ClockJump(*row) for row in self._connection.execute(select(_jumps))]
 
     def _make_or_migrate(self) -> None:
@@ -174,9 +179,10 @@ class SqlStore(CallStore):
             raise self._something_else()
         if not tables and self._taking.must_exist:
             raise self._taking.missing(self.url)
-        version = 0
-        if tables:
-            version = self._connection.execute(select(_meta.c.schema_version)).scalar_one()
+        if not tables:
+            self._make()
+            return
+        version = self._connection.execute(select(_meta.c.schema_version)).scalar_one()
         refuse_newer(self.url, version)
         if version < SCHEMA_VERSION:
             self._migrate(version)
@@ -193,14 +199,16 @@ class SqlStore(CallStore):
             hint="Give the address of an empty place, or of a Gridhand store.",
         )
 
+    def _make(self) -> None:
+        """Make the tables as declared, which is what all migrations together give."""
+        schema.metadata.create_all(self._connection, checkfirst=False)
+        self._first_row()
+
     def _migrate(self, version: int) -> None:
         from gridhand.store.sql.migrations import migrate  # imported here because it loads Alembic
 
         migrate(self._connection, version, SCHEMA_VERSION)
-        if version == 0:
-            self._first_row()
-        else:
-            self._connection.execute(update(_meta).values(schema_version=SCHEMA_VERSION))
+        self._connection.execute(update(_meta).values(schema_version=SCHEMA_VERSION))
 
     def _first_row(self) -> None:
         self._connection.execute(
@@ -210,16 +218,12 @@ class SqlStore(CallStore):
             )
         )  # fmt: skip
 
-    def _last_event(self) -> int:
-        newest = self._connection.execute(select(func.max(_events.c.number))).scalar()
-        through = self._connection.execute(select(_meta.c.checkpoint_through)).scalar_one()
-        return max(newest or 0, int(through))
-
     # ---- writing
 
     def commit(self, batch: Batch) -> None:
         final = final_rows(batch)
-        events = event_rows(batch, self._next_event)
+        first = self._next_event
+        events = event_rows(batch, first)
         high = max(batch.at, self._high_water_ms)
         next_number = max(final.next_number, self._next_number)
         next_job = max(final.next_job, self._next_job)
@@ -230,6 +234,9 @@ class SqlStore(CallStore):
             self._write(final)
             if events:
                 self._insert("event", events)
+            if batch.tokens:
+                of = [(first + index, token) for index, token in batch.tokens.items()]
+                self._insert("event_token", of)
             if batch.operations:
                 self._insert(
                     "operation",
@@ -257,6 +264,9 @@ class SqlStore(CallStore):
         if final.inserted:
             self._insert("insert", final.inserted)
         self._write_jobs(final)
+        if final.tokens:
+            self._run("drop_token", [(id,) for id in final.tokens])
+            self._insert("insert_token", list(final.tokens.values()))
 
     def _write_jobs(self, final: FinalRows) -> None:
         if final.ended_jobs:
@@ -314,7 +324,17 @@ class SqlStore(CallStore):
             next_number=following["next_number"],
             jobs=sorted(jobs, key=lambda job: job.number),
             next_job=following["next_job"],
+            tokens=self._tokens(),
         )
+
+    def _tokens(self) -> list[Token]:
+        table = schema.tokens
+        rows = self._read(select(table).order_by(table.c.made_at, table.c.id))
+        return [Token(**dict(row)) for row in rows]
+
+    def note_token_use(self, used: Mapping[TokenId, int]) -> None:
+        with self.writing():
+            self._run("use_token", [(at, id) for id, at in used.items()])
 
     def find(self, numbers: Iterable[int]) -> list[Allocation]:
         found: list[Allocation] = []
@@ -352,11 +372,19 @@ class SqlStore(CallStore):
         return found
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        query = select(_events).where(_events.c.number > after).order_by(_events.c.number)
+        of = schema.event_tokens
+        both = _events.outerjoin(of, of.c.number == _events.c.number)
+        query = select(_events, of.c.token).select_from(both)
+        query = query.where(_events.c.number > after).order_by(_events.c.number)
         return [
             Event(**{**row, "row": None if row["row"] is None else json.loads(row["row"])})
             for row in map(dict, self._read(query.limit(limit)))
         ]
+
+    def newest_event(self) -> int:
+        newest = self._read(select(func.max(_events.c.number).label("newest")))[0]["newest"]
+        through = self._read(select(_meta.c.checkpoint_through))[0]["checkpoint_through"]
+        return max(newest or 0, int(through))
 
     def checkpoint(self) -> list[dict[str, Any]]:
         return [json.loads(row["row"]) for row in self._read(select(schema.checkpoint.c.row))]

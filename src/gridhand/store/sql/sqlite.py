@@ -224,6 +224,19 @@ class SqliteStore(SqlStore):
             if " VALUES " in text
         }
 
+    def reader(self) -> SqliteStore | None:
+        if not self._path or self._damage:
+            return None
+        reading = SqliteStore(self._path)
+        reading._engine = create_engine(
+            "sqlite://", creator=lambda: connect_to_read(self.url), poolclass=StaticPool
+        ).execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            reading._connection = reading._engine.connect()
+        except (sqlite3.Error, DBAPIError) as error:
+            raise self._translated(error) from error
+        return reading
+
     def _raw_connection(self) -> sqlite3.Connection:
         return sqlite3.connect(
             self._path or ":memory:",
@@ -291,13 +304,6 @@ class SqliteStore(SqlStore):
         if self._damage:
             raise StoreDamaged(self.url, self._damage)
 
-    def _migrate(self, version: int) -> None:
-        if self._path is None:
-            schema.metadata.create_all(self._connection)
-            self._first_row()
-        else:
-            super()._migrate(version)
-
     # ---- transactions
 
     @contextlib.contextmanager
@@ -355,6 +361,14 @@ class SqliteStore(SqlStore):
         for some in _in_sizes(numbers):
             closed += self._raw.execute(_CLOSE[len(some)], (state, *some)).rowcount
         return closed
+
+
+def connect_to_read(url: str) -> sqlite3.Connection:
+    """Return a connection to a store in a file that cannot write."""
+    path = url.removeprefix("sqlite:///")
+    return sqlite3.connect(
+        f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False, isolation_level=None
+    )
 
 
 def _for_many(insert_one: str, size: int) -> str:

@@ -46,6 +46,12 @@ STATEMENTS: dict[str, UpdateBase] = {
     "insert": insert(_allocations),
     "event": insert(_events),
     "operation": insert(schema.operations),
+    "event_token": insert(schema.event_tokens),
+    "drop_token": delete(schema.tokens).where(schema.tokens.c.id == bindparam("which")),
+    "insert_token": insert(schema.tokens),
+    "use_token": update(schema.tokens)
+    .where(schema.tokens.c.id == bindparam("which"))
+    .values(used_at=bindparam("at")),
     "drop_node": delete(_nodes).where(_nodes.c.name == bindparam("which")),
     "insert_node": insert(_nodes),
     "insert_job": insert(_jobs),

@@ -1,0 +1,62 @@
+"""Delays and deadlines of waiting jobs: pure rules about times that their owners have set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gridhand.core.jobs.job import Job, JobPhase, JobState
+from gridhand.core.model.requests import Request
+
+
+def why_delayed(job: Job, phase: JobPhase) -> str | None:
+    """Return why a job waits if its owner wants it to; None if it waits for something else."""
+    if phase is JobPhase.HELD:
+        return f"held; `grid unhold {job.array or job.id}` lets it start"
+    if phase is JobPhase.SCHEDULED and job.not_before is not None:
+        return f"begins at {time_text(job.not_before)}"
+    return None
+
+
+def time_text(ms: int) -> str:
+    """Return a time for people.
+
+    >>> time_text(1_700_000_000_123)
+    '2023-11-14 22:13:20 UTC'
+    """
+    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def latest_start(job: Job) -> int | None:
+    """Return when the job must have started to end before its deadline; None without one.
+
+    A time limit says how long it may run, else what is expected; else it must only have started.
+    """
+    if job.work.deadline_ms is None:
+        return None
+    return job.submitted + job.work.deadline_ms - job.work.longest_ms
+
+
+def missed_deadline(job: Job, now: int) -> bool:
+    """Return whether a job still waits that can no longer end before its deadline."""
+    latest = latest_start(job)
+    return job.state is JobState.QUEUED and latest is not None and latest < now
+
+
+def current_request(job: Job, now: int) -> Request:
+    """Return what the job asks for now: its alternatives count only once it has waited."""
+    changes = fallback_at(job)
+    return (
+        job.request if changes is None or changes <= now else replace(job.request, alternatives=())
+    )
+
+
+def fallback_at(job: Job) -> int | None:
+    """Return when the alternatives of a job begin to count; None if they count at once.
+
+    The wait is that since the submission, or since the job was to begin.
+    """
+    wait_ms = job.work.fallback_after_ms
+    if wait_ms is None or not job.request.alternatives:
+        return None
+    return max(job.submitted, job.begins or 0) + wait_ms
