@@ -176,7 +176,7 @@ def test_backing_off_takes_its_time():
     assert [one.id for one in queue.order(1_999)] == ["b"]
     assert queue.why("a", 1_500) == "retries in 1 s, after exit"
     assert [one.id for one in queue.order(2_000)] == ["a", "b"]
-    assert queue.next_due() is None
+    assert queue.next_due() == queue.ready.class_patience_ms  # then their priority comes first
 
 
 def test_a_time_that_looks_like_a_number_is_still_a_time():
@@ -406,12 +406,12 @@ def test_removed_jobs_do_not_pile_up():
     queue.refuse("j0", "no")
     for n in range(1, 5_000):
         queue.put(cancel(job(f"j{n}", n, 9), now=0))
-    [request_class] = queue._ready._classes.values()
+    [request_class] = queue.ready._classes.values()
     [jobs] = request_class.queues.values()
     assert len(jobs._entries) < 200
     queue.put(cancel(job("j0", 0, 9), now=0))
-    assert not queue._ready._classes
-    assert not queue._ready._refused
+    assert not queue.ready._classes
+    assert not queue.ready._refused
 
 
 def test_removed_candidates_do_not_pile_up_behind_a_pass_that_ends_early():
@@ -421,7 +421,7 @@ def test_removed_candidates_do_not_pile_up_behind_a_pass_that_ends_early():
         queue.put(ahead)
         assert next(queue.order(0)).id == "first"
         queue.put(cancel(ahead, now=0))
-    assert len(queue._ready._candidates) < 200
+    assert all(len(line.candidates) < 200 for line in queue.ready._lines.values())
     assert [one.id for one in queue.order(0)] == ["first", "last"]
 
 
@@ -682,8 +682,8 @@ class Jobs(RuleBasedStateMachine):
         self.jobs_are_where_the_model_has_them()
         assert len(self.queue) == 0
         assert not self.held
-        assert not self.queue._ready._classes
-        assert not self.queue._ready._limits
+        assert not self.queue.ready._classes
+        assert not self.queue.ready._limits
         assert not any(vars(self.queue._after).values())
 
 

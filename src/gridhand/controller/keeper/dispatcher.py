@@ -18,11 +18,15 @@ from gridhand.core.jobs import job as jobs
 from gridhand.core.jobs.job import After, Condition, Job, JobState, Reason
 from gridhand.core.ledger.allocations import Allocation, Lifetime, Terms
 from gridhand.core.ledger.ledger import Change, Placement
-from gridhand.core.model.names import AllocationId, JobId
+from gridhand.core.model.names import AllocationId, JobId, NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.place import place
+from gridhand.core.placement.room import could_fit_on
+from gridhand.core.queue.delays import current_request
 from gridhand.core.queue.queue import Queue
+from gridhand.core.queue.shares import Shares
 
+_MANY_NODES = 16  # beyond which all that waits is tried again
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
 
 Held = dict[AllocationId, Allocation]
@@ -46,7 +50,9 @@ class Dispatch:
         """
         self._committed = committed
         self._startable = startable
-        self.queue = Queue(startable)
+        self.shares = Shares()
+        self.queue = self._new_queue()
+        self._freed_on: set[NodeName] = set()  # nodes on which something was freed
         self.listener = listener
         self.reloaded = reloaded
         self._prefetch = Prefetch()
@@ -61,13 +67,18 @@ class Dispatch:
     def resume(self) -> None:
         self._paused, self._more = False, True
 
+    def _new_queue(self) -> Queue:
+        queue = Queue(self._startable)
+        queue.ready.owner_order = self.shares.order
+        return queue
+
     def load(self, open_jobs: Iterable[Job]) -> None:
         """Build the queue again from these jobs.
 
         A dependency of a queued job that is not among them has ended as it had to: otherwise the
         job would have been cancelled in the same transaction.
         """
-        self.queue = Queue(self._startable)
+        self.queue = self._new_queue()
         self._more = True
         ordered = sorted(open_jobs, key=lambda job: (job.state is JobState.QUEUED, job.number))
         known = {job.id for job in ordered}
@@ -101,6 +112,10 @@ class Dispatch:
         Jobs are lined up behind running ones only if they may go `ahead` of all that waits.
         """
         seen = self._catch_up(context, 0, begun=True)
+        for job, reason in self.queue.too_late(context.now):
+            cancel_job(context, job, reason)
+        seen = self._catch_up(context, seen)
+        self._free(context)
         self._more = not starting and self._more
         if starting and not self._paused:
             self._start(context, ahead)
@@ -156,10 +171,24 @@ class Dispatch:
             elif kind == "allocation.left":
                 for job in context.ledger.jobs.holding(after.id):
                     cancel_job(context, job, Reason.RELEASED)
-            elif kind in _FREEING or kind.startswith("node."):
+            elif kind in _FREEING:
+                self._freed_on.add(after.node)
+                self._more = True
+            elif kind.startswith("node."):
                 self.queue.freed()
                 self._more = True
         return seen
+
+    def _free(self, context: Context) -> None:
+        """Have the queue try what could fit on the nodes on which something was freed."""
+        names, self._freed_on = self._freed_on, set()
+        if len(names) > _MANY_NODES:
+            self.queue.freed()
+            return
+        nodes = context.ledger.nodes
+        uses = [nodes[name] for name in names if name in nodes and nodes[name].open]
+        if uses:
+            self.queue.freed(lambda asked: could_fit_on(asked, uses, context.snapshot))
 
     def _note_start_within(self, context: Context, job: Job) -> None:
         """Note a job that started within an allocation, which may be released by now."""
@@ -180,7 +209,7 @@ class Dispatch:
         if job.attempt is None and job.attempts:
             self._prefetch.ended(job)
             if context.ledger.jobs.count(job.attempts[-1].allocation):
-                self.queue.freed()
+                self.queue.freed(lambda asked: asked == job.request)
                 self._more = True
 
     def _start(self, context: Context, ahead: bool) -> None:
@@ -189,6 +218,7 @@ class Dispatch:
         Nothing is lined up once a job that comes earlier was refused.
         """
         self._prefetch.begin_pass()
+        self.shares.follow(context.ledger, context.now)
         started = 0
         full: tuple[str, Request, Refusal | str] | None = None  # holds for alike tasks
         for job in self.queue.order(context.now):
@@ -200,7 +230,7 @@ class Dispatch:
                 if refusal is None:
                     started += 1
                     continue
-                ahead = ahead and full is None
+                ahead = ahead and full is None and not self.queue.ready.has_refused_before(job)
                 full = (job.array or "", job.request, refusal)
             shared = self._prefetch.find(job, context.ledger) if ahead else None
             if shared is not None:
@@ -212,7 +242,8 @@ class Dispatch:
     def _try(self, context: Context, job: Job) -> Refusal | str | None:
         """Start a job, or return why it cannot start."""
         try:
-            asked = resolve_neighbours(job.request, job.work.owner, context.ledger)
+            request = current_request(job, context.now)
+            asked = resolve_neighbours(request, job.work.owner, context.ledger)
             context.snapshot.learn(asked)
             placed = place(asked, context.snapshot, context.strategy)
         except GridError as error:  # its node or its neighbour does not exist now
@@ -222,6 +253,8 @@ class Dispatch:
         started = self._grant(context, job, placed)
         self._prefetch.started(started)
         self.queue.put(started)
+        self.shares.note_start(job.work.owner, context.now)
+        self.shares.follow(context.ledger, context.now)
         return None
 
     def _line_up(self, context: Context, job: Job, allocation: AllocationId) -> Job:

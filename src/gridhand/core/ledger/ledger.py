@@ -37,6 +37,7 @@ from gridhand.core.ledger.holder_names import numbered_holders, stored_names
 from gridhand.core.ledger.job_index import JobIndex
 from gridhand.core.ledger.leftovers import Leftovers
 from gridhand.core.ledger.node_usage import NodeUsage
+from gridhand.core.ledger.owner_totals import OwnerTotals
 from gridhand.core.ledger.token_index import TokenIndex
 from gridhand.core.model.gpus import GpuHealth
 from gridhand.core.model.names import AllocationId, AttemptKey, NodeName
@@ -79,6 +80,7 @@ class Ledger:
         self.next_number = next_number
         self.jobs = JobIndex(next_job)
         self.tokens = TokenIndex()
+        self.owners = OwnerTotals()
         self.nodes: dict[NodeName, NodeUsage] = {}
         self.names: list[NodeName] = []  # sorted names of the nodes
         self.live: dict[AllocationId, Allocation] = {}
@@ -396,6 +398,7 @@ class Ledger:
         self.live[held.id] = held
         self._holders[held.owner, held.holder] = held.id
         self.nodes[held.node].add(held)
+        self.owners.add(held)
         if held.group is not None:
             insort(self._groups.setdefault(held.group, []), held.id, key=grant_number)
         self._deadlines.add(held)
@@ -405,6 +408,7 @@ class Ledger:
         del self.live[held.id]
         del self._holders[held.owner, held.holder]
         self.nodes[held.node].remove(held)
+        self.owners.remove(held)
         if held.group is not None:
             members = self._groups[held.group]
             members.remove(held.id)

@@ -37,10 +37,10 @@ def latest_start(job: Job) -> int | None:
     return job.submitted + job.work.deadline_ms - job.work.longest_ms
 
 
-def missed_deadline(job: Job, now: int) -> bool:
-    """Return whether a job still waits that can no longer end before its deadline."""
+def must_start_by(job: Job) -> int | None:
+    """Return the first moment at which it is too late for a waiting job to start; None if never."""
     latest = latest_start(job)
-    return job.state is JobState.QUEUED and latest is not None and latest < now
+    return None if latest is None or job.state is not JobState.QUEUED else latest + 1
 
 
 def current_request(job: Job, now: int) -> Request:

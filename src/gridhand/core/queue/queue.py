@@ -4,35 +4,35 @@ One pass over the queue:
 
 1. Jobs whose back-off is over become ready. Jobs with open dependencies are not ready, and arrays
    at their limit are skipped.
-2. Higher priorities come first; within a priority the lower job number, whoever the owner is. A
-   retried job keeps its number, and so its place.
-3. The caller tries to place the job it is offered, then calls `put` with the running job, or
-   `refuse`. In both cases the next job is offered: a job that does not fit blocks nobody.
+2. Ready jobs are offered by priority, then by the shares of their owners, then by number: see
+   `ready` and `shares`. A retried job keeps its number, and so its place.
+3. The caller tries to place the job it is offered, then calls `put` with the running job, `refuse`
+   or `block`. In all cases the next job is offered: a job that does not fit blocks nobody, unless
+   room is kept free for it (see `timeline`).
 4. A refusal holds for all jobs with the same request. They are skipped, in later passes too, until
-   `freed` says that something has changed.
+   `freed` says that something has changed on which their request could fit.
 
-So a pass costs one try for each request class and each job that starts, however many jobs wait.
-
-Places for what is to come. Fair shares and ageing: `ReadyJobs._rank`, the only code that orders
-the queues, which are per owner for that reason. Backfill: after the first refusal, `order` offers
-only jobs that end in time. Preemption: the caller, for an urgent job that was refused; the
-preempted jobs come back by `put`. Quotas: a refusal for the queues of one owner.
+So a pass costs one try for each request class that could fit and each job that starts, however many
+jobs wait.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gridhand.core.errors import UnknownJob
-from gridhand.core.jobs.job import Job, JobState
+from gridhand.core.jobs.job import Job, JobState, Reason
 from gridhand.core.model.names import JobId
+from gridhand.core.queue.delays import fallback_at, must_start_by
 from gridhand.core.queue.dependencies import Dependencies
 from gridhand.core.queue.ready import ReadyJobs
 from gridhand.core.queue.request_classes import JobHeap, QueueEntry
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
+    from gridhand.core.model.requests import Request
 
 _NONE_ENDED: Mapping[JobId, JobState] = {}
 
@@ -48,7 +48,8 @@ class Queue:
         self._startable = startable
         self._entries: dict[JobId, QueueEntry] = {}
         self._running: set[JobId] = set()
-        self._ready = ReadyJobs()
+        self.ready = ReadyJobs()
+        self._alarms: list[tuple[int, JobId]] = []  # when something about a waiting job changes
         self._later = JobHeap()
         self._aside: list[QueueEntry] = []
         self._after = Dependencies()
@@ -85,22 +86,43 @@ class Queue:
         if entry is not None:
             self._take_out(entry)
         self._running.discard(job.id)
-        self._ready.leave(job)
+        self.ready.leave(job)
         self._entries[job.id] = entry = QueueEntry(job)
+        self._set_alarms(job)
         if not self._after.waits(job.id):
             self._enqueue(entry)
         return doomed
 
     def refuse(self, id: JobId, why: str | Refusal) -> None:
         """Record that there is no room for this job, nor for any with the same request."""
-        request_class = self._entry(id).request_class
-        if request_class is None:
-            raise ValueError(f"job {id} was not offered")
-        self._ready.refuse(request_class, why)
+        self.ready.refuse(self._entry(id), why)
 
-    def freed(self) -> None:
-        """Let refused jobs be tried again, as something was freed or a node has changed."""
-        self._ready.freed()
+    def block(self, id: JobId, why: str) -> None:
+        """Record that the only room for this job is kept free for others, as for its like."""
+        self.ready.block(self._entry(id), why)
+
+    def freed(self, could_fit: Callable[[Request], bool] | None = None) -> None:
+        """Let refused jobs be tried again, as something was freed or a node has changed.
+
+        With `could_fit`, only those whose request could fit where that happened.
+        """
+        self.ready.freed(could_fit)
+
+    def too_late(self, now: int) -> list[tuple[Job, Reason]]:
+        """Return the waiting jobs that can no longer start in time; the caller must cancel them.
+
+        Others are filed anew whose alternatives begin to count.
+        """
+        found = []
+        while self._alarms and self._alarms[0][0] <= now:
+            entry = self._entries.get(heapq.heappop(self._alarms)[1])
+            if entry is None:
+                continue
+            if (reason := self._why_too_late(entry.job, now)) is not None:
+                found.append((entry.job, reason))
+            elif entry.request_class is not None:
+                self._file_anew(entry, now)
+        return found
 
     # ---- questions
 
@@ -110,13 +132,15 @@ class Queue:
         A job that the caller neither puts nor refuses is offered again in the next pass.
         """
         self._return_aside()
+        self.ready.begin_pass(now)
         self._enqueue_due(now)
-        while (entry := self._ready.first()) is not None:
+        while (entry := self.ready.first()) is not None:
             yield entry.job
             request_class = entry.request_class
             if entry.heap is not None and request_class is not None and not request_class.refused:
-                self._entries[entry.job.id] = aside = self._ready.put_aside(entry)
+                self._entries[entry.job.id] = aside = self.ready.put_aside(entry)
                 self._aside.append(aside)
+        self.ready.end_pass()
         self._return_aside()
 
     def waits_for(self, id: JobId) -> tuple[JobId, ...]:
@@ -124,9 +148,11 @@ class Queue:
         return self._after.needed_by(id)
 
     def next_due(self) -> int | None:
-        """Return when the next back-off is over."""
+        """Return when something is to do next, without any change."""
         entry = self._later.first()
-        return None if entry is None else entry.order
+        dues = [None if entry is None else entry.order, self.ready.next_patience()]
+        dues += [self._alarms[0][0]] if self._alarms else []
+        return min((due for due in dues if due is not None), default=None)
 
     def why(self, id: JobId, now: int) -> str:
         """Explain why a job waits, from the latest refusal of a job with the same request."""
@@ -139,11 +165,11 @@ class Queue:
         if job.not_before is not None and job.not_before > now:
             last = job.attempts[-1].reason if job.attempts else None
             return f"retries in {-(-(job.not_before - now) // 1000)} s, after {last}"
-        if (running := self._ready.running_in_array(job)) >= (job.work.at_once or running + 1):
+        if (running := self.ready.running_in_array(job)) >= (job.work.at_once or running + 1):
             return f"{running} jobs of its array are running, which is its limit"
-        if entry.request_class is None or entry.request_class.why is None:
+        why = self.ready.why(entry)
+        if why is None:
             return "it has not been tried yet"
-        why = entry.request_class.why
         return why if isinstance(why, str) else why.sentence()
 
     # ---- entries
@@ -154,6 +180,21 @@ class Queue:
             raise UnknownJob(id)
         return entry
 
+    def _set_alarms(self, job: Job) -> None:
+        for at in (fallback_at(job), must_start_by(job)):
+            if at is not None:
+                heapq.heappush(self._alarms, (at, job.id))
+
+    def _why_too_late(self, job: Job, now: int) -> Reason | None:
+        latest = must_start_by(job)
+        return Reason.DEADLINE if latest is not None and latest <= now else None
+
+    def _file_anew(self, entry: QueueEntry, now: int) -> None:
+        self.ready.now = max(self.ready.now, now)
+        self._take_out(entry)
+        self._entries[entry.job.id] = filed = QueueEntry(entry.job)
+        self._enqueue(filed, due=True)
+
     def _add_dependencies(self, job: Job, ended: Mapping[JobId, JobState]) -> list[JobId]:
         """Add the dependencies of a new job. After its first attempt a job has none."""
         if not job.after or job.attempts or job.id in self._entries:
@@ -162,12 +203,12 @@ class Queue:
 
     def _begin(self, job: Job) -> list[JobId]:
         self._running.add(job.id)
-        self._ready.begin(job)
+        self.ready.begin(job)
         return []
 
     def _finish(self, job: Job) -> list[JobId]:
         self._running.discard(job.id)
-        self._ready.leave(job)
+        self.ready.leave(job)
         free, doomed = self._after.settle(job.id, job.state)
         for id in free:
             self._enqueue(self._entries[id])
@@ -183,7 +224,7 @@ class Queue:
             self._later.push(entry)
         else:
             entry.order = job.number
-            self._ready.add(entry)
+            self.ready.add(entry)
 
     def _enqueue_due(self, now: int) -> None:
         while (entry := self._later.first()) is not None and entry.order <= now:
@@ -193,7 +234,7 @@ class Queue:
     def _take_out(self, entry: QueueEntry) -> None:
         del self._entries[entry.job.id]
         if entry.request_class is not None:
-            self._ready.remove(entry)
+            self.ready.remove(entry)
         elif entry.heap is not None:
             entry.heap.remove(entry)
 
@@ -201,4 +242,4 @@ class Queue:
         aside, self._aside = self._aside, []
         for entry in aside:
             if self._entries.get(entry.job.id) is entry:
-                self._ready.put_back(entry)
+                self.ready.put_back(entry)

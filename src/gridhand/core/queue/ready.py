@@ -1,13 +1,25 @@
-"""ReadyJobs: the waiting jobs that may be tried, and which of them comes first."""
+"""ReadyJobs: the waiting jobs that may be tried, and which of them comes first.
+
+The order of one pass, in two levels:
+
+1. Lines, one for each priority and owner: the higher priority first. A priority of which nothing
+   has started for `class_patience_ms` comes before all others until one of its jobs has started.
+2. Within a priority, the line whose owner has the smallest share (see `shares`); after each start
+   the shares are looked at again.
+3. Within a line, the job with the lowest number, so the one that was submitted first.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gridhand.core.jobs.job import Job, Priority
+from gridhand.core.queue.delays import current_request
 from gridhand.core.queue.request_classes import (
     ArrayLimit,
+    ClassKey,
     OwnerKey,
     OwnerQueue,
     QueueEntry,
@@ -16,37 +28,64 @@ from gridhand.core.queue.request_classes import (
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
+    from gridhand.core.model.requests import Request
 
-_RANK = {priority: rank for rank, priority in enumerate(Priority)}
+RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+FIRST_RANK = -1  # of a priority that has waited too long
+CLASS_PATIENCE_MS = 3_600_000
 _FEW = 64
+
+OwnerOrder = Callable[[str, int, int], float]  # owner, since when it waits, now
+_Turn = tuple[int, float, int, int, "Line"]
+
+
+class Line:
+    """The ready jobs of one owner and priority: the first of each of its queues, as candidates."""
+
+    __slots__ = ("candidates", "owner", "rank", "serial", "tidy_at")
+
+    def __init__(self, rank: int, owner: str, serial: int) -> None:
+        self.rank, self.owner, self.serial = rank, owner, serial
+        self.candidates: list[tuple[int, int, OwnerQueue]] = []
+        self.tidy_at = _FEW
 
 
 class ReadyJobs:
     """Ready jobs in one queue per request class and owner; the first of each is a candidate.
 
     A queue whose jobs must not be tried is parked: with its request class until something is
-    freed, or with its array until a job of that has ended. The heap of candidates may contain
-    outdated entries, but never one that comes after its queue's first job; they are corrected
-    when they come to the front.
+    freed, or with its array until a job of that has ended. Heaps may contain outdated entries, but
+    never one that comes after the first job of its queue; they are corrected at the front.
     """
 
     def __init__(self) -> None:
-        self._classes: dict[object, RequestClass] = {}
-        self._refused: dict[object, RequestClass] = {}
+        self.owner_order: OwnerOrder = lambda owner, waits_since, now: 0.0
+        self.class_patience_ms = CLASS_PATIENCE_MS
+        self.now = 0
+        self._classes: dict[ClassKey, RequestClass] = {}
+        self._refused: dict[ClassKey, RequestClass] = {}
         self._limits: dict[str, ArrayLimit] = {}
-        self._candidates: list[tuple[int, int, int, OwnerQueue]] = []
-        self._tidy_at = _FEW
+        self._lines: dict[tuple[int, str], Line] = {}
+        self._turns: list[_Turn] = []
+        self._in_pass = False
+        self._waits_since: dict[int, int] = {}  # ranks, and since when nothing of them started
+        self._sizes: dict[int, int] = {}  # ready jobs of each rank
         self._serial = 0
 
     # ---- entries
 
     def add(self, entry: QueueEntry) -> None:
-        key = _class_key(entry.job)
+        key = _class_key(entry.job, self.now)
         request_class = self._classes.get(key)
         if request_class is None:
             request_class = self._classes[key] = RequestClass(key)
         entry.request_class = request_class
         request_class.size += 1
+        rank = RANKS[entry.job.work.priority]
+        if key in self._refused:
+            request_class.first = min(request_class.first, (rank, entry.job.number))
+        self._sizes[rank] = self._sizes.get(rank, 0) + 1
+        self._waits_since.setdefault(rank, self.now)
         limit = self.limit(entry.job)
         if limit is not None:
             limit.size += 1
@@ -62,9 +101,15 @@ class ReadyJobs:
         if not request_class.size:
             del self._classes[request_class.key]
             self._refused.pop(request_class.key, None)
+        self._leave_rank(RANKS[entry.job.work.priority])
         if limit is not None:
             limit.size -= 1
             self._drop_limit(entry.job, limit)
+
+    def _leave_rank(self, rank: int) -> None:
+        self._sizes[rank] -= 1
+        if not self._sizes[rank]:
+            del self._sizes[rank], self._waits_since[rank]
 
     def put_aside(self, entry: QueueEntry) -> QueueEntry:
         """Take the job out of its queue for now, and return the entry to put back."""
@@ -90,14 +135,45 @@ class ReadyJobs:
 
     # ---- refusals and limits
 
-    def refuse(self, request_class: RequestClass, why: str | Refusal) -> None:
+    def refuse(self, entry: QueueEntry, why: str | Refusal) -> None:
+        """Refuse those with the same request as this job."""
+        request_class = self._note_refused(entry)
         request_class.refused, request_class.why = True, why
-        self._refused[request_class.key] = request_class
 
-    def freed(self) -> None:
+    def block(self, entry: QueueEntry, why: str) -> None:
+        """Refuse those with the same request, priority and expected time as this job."""
+        self._note_refused(entry).blocked[_owner_key(entry.job).span] = why
+
+    def _note_refused(self, entry: QueueEntry) -> RequestClass:
+        request_class = entry.request_class
+        if request_class is None:
+            raise ValueError(f"job {entry.job.id} was not offered")
+        self._refused[request_class.key] = request_class
+        rank = RANKS[entry.job.work.priority]
+        request_class.first = min(request_class.first, (rank, entry.job.number))
+        return request_class
+
+    def has_refused_before(self, job: Job) -> bool:
+        """Return whether a job that comes before this one, and asks for something else, waits."""
+        place = RANKS[job.work.priority], job.number
+        own = _class_key(job, self.now)
+        return any(refused.first < place for key, refused in self._refused.items() if key != own)
+
+    def why(self, entry: QueueEntry) -> str | Refusal | None:
+        """Return the latest answer to a job like this; None if there was none."""
+        request_class = entry.request_class
+        if request_class is None:
+            return None
+        return request_class.blocked.get(_owner_key(entry.job).span) or request_class.why
+
+    def freed(self, could_fit: Callable[[Request], bool] | None = None) -> None:
+        """Let refused jobs be tried again: all of them, or those whose request could fit."""
         refused, self._refused = self._refused, {}
-        for request_class in refused.values():
-            request_class.refused = False
+        for key, request_class in refused.items():
+            if could_fit is not None and not could_fit(key.request):
+                self._refused[key] = request_class
+                continue
+            request_class.reset()
             parked, request_class.parked = request_class.parked, {}
             for queue in parked.values():
                 self._offer(queue)
@@ -113,6 +189,9 @@ class ReadyJobs:
 
     def begin(self, job: Job) -> None:
         """Count a job that runs against the limit of its array."""
+        rank = RANKS[job.work.priority]
+        if rank in self._waits_since:
+            self._waits_since[rank] = self.now
         limit = self.limit(job)
         if limit is not None:
             limit.running.add(job.id)
@@ -139,24 +218,77 @@ class ReadyJobs:
 
     # ---- order
 
-    def _rank(self, queue: OwnerQueue, first: QueueEntry) -> tuple[int, int]:
-        return queue.rank, first.job.number
+    def rank(self, priority: Priority) -> int:
+        """Return the rank of a priority now, the lowest first."""
+        rank = RANKS[priority]
+        waits_since = self._waits_since.get(rank, self.now)
+        return FIRST_RANK if self.now - waits_since >= self.class_patience_ms else rank
+
+    def next_patience(self) -> int | None:
+        """Return when the next priority will have waited too long."""
+        dues = (since + self.class_patience_ms for since in self._waits_since.values())
+        return min((due for due in dues if due > self.now), default=None)
+
+    def begin_pass(self, now: int) -> None:
+        waited = self._ranks_that_waited(self.now)
+        self.now = now
+        if self._ranks_that_waited(now) - waited:
+            self.freed()  # so that they are offered, and room is kept for the first of them
+        self._in_pass = True
+        lines = [line for line in self._lines.values() if line.candidates]
+        self._turns = [turn for line in lines if (turn := self._turn(line)) is not None]
+        heapq.heapify(self._turns)
+
+    def _ranks_that_waited(self, now: int) -> set[int]:
+        return {
+            rank
+            for rank, since in self._waits_since.items()
+            if now - since >= self.class_patience_ms
+        }
+
+    def end_pass(self) -> None:
+        self._in_pass, self._turns = False, []
 
     def first(self) -> QueueEntry | None:
-        """Return the entry to try next."""
-        while self._candidates:
-            _, number, _, queue = self._candidates[0]
+        """Return the entry to try next in this pass."""
+        while self._turns:
+            planned = self._turns[0]
+            turn = self._turn(planned[-1])
+            if turn is None:
+                heapq.heappop(self._turns)
+            elif turn[:3] > planned[:3]:  # another job is its first, or its owner has more by now
+                heapq.heapreplace(self._turns, turn)
+            else:
+                return planned[-1].candidates[0][2].first()
+        return None
+
+    def _turn(self, line: Line) -> _Turn | None:
+        first = self._first_of(line)
+        if first is None:
+            return None
+        rank = self.rank(first.job.work.priority)
+        order = self.owner_order(line.owner, first.job.submitted, self.now)
+        return rank, order, first.job.number, line.serial, line
+
+    def _first_of(self, line: Line) -> QueueEntry | None:
+        candidates = line.candidates
+        while candidates:
+            number, _, queue = candidates[0]
             first = queue.first()
             if first is not None and first.job.number == number and queue.parking() is None:
                 return first
-            heapq.heappop(self._candidates)
+            heapq.heappop(candidates)
             if queue.offered == number:
                 queue.offered = None
-                self._offer(queue)
+                self._offer(queue, announce=False)
+        self._lines.pop((line.rank, line.owner), None)
         return None
 
-    def _offer(self, queue: OwnerQueue) -> None:
-        """Make the first job of the queue a candidate, or park the queue."""
+    def _offer(self, queue: OwnerQueue, *, announce: bool = True) -> None:
+        """Make the first job of the queue a candidate, or park the queue.
+
+        A pass that is under way is told, unless it is the pass that looks for the next one.
+        """
         first = queue.first()
         if first is None:
             return
@@ -165,17 +297,28 @@ class ReadyJobs:
             parking[queue.serial] = queue
         elif queue.offered != first.job.number:
             queue.offered = first.job.number
-            heapq.heappush(self._candidates, (*self._rank(queue, first), queue.serial, queue))
-            if len(self._candidates) > self._tidy_at:
-                self._tidy()
+            line = self._line(queue)
+            heapq.heappush(line.candidates, (first.job.number, queue.serial, queue))
+            if len(line.candidates) > line.tidy_at:
+                self._tidy(line)
+            if announce and self._in_pass and (turn := self._turn(line)) is not None:
+                heapq.heappush(self._turns, turn)
 
-    def _tidy(self) -> None:
+    def _line(self, queue: OwnerQueue) -> Line:
+        key = queue.rank, queue.key.owner
+        line = self._lines.get(key)
+        if line is None:
+            self._serial += 1
+            line = self._lines[key] = Line(*key, self._serial)
+        return line
+
+    def _tidy(self, line: Line) -> None:
         """Rebuild the heap with each queue once: passes that end early leave outdated entries."""
-        queues = {queue.serial: queue for _, _, _, queue in self._candidates}
-        self._candidates, self._tidy_at = [], _FEW + 2 * len(queues)
+        queues = {queue.serial: queue for _, _, queue in line.candidates}
+        line.candidates, line.tidy_at = [], _FEW + 2 * len(queues)
         for queue in queues.values():
             queue.offered = None
-            self._offer(queue)
+            self._offer(queue, announce=False)
 
 
 def _dequeue(entry: QueueEntry) -> None:
@@ -188,11 +331,12 @@ def _dequeue(entry: QueueEntry) -> None:
 
 def _owner_key(job: Job) -> OwnerKey:
     work = job.work
-    return _RANK[work.priority], work.owner, job.array if work.at_once is not None else None
+    array = job.array if work.at_once is not None else None
+    return OwnerKey(work.owner, array, (RANKS[work.priority], work.expect_ms or work.time_limit_ms))
 
 
-def _class_key(job: Job) -> object:
+def _class_key(job: Job, now: int) -> ClassKey:
     """Return a key that is equal for jobs that get the same answer."""
-    asked = job.request
+    asked = current_request(job, now)
     # Such a request names allocations of its owner.
-    return asked, job.work.owner if asked.names_allocations else None
+    return ClassKey(asked, job.work.owner if asked.names_allocations else None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
     from gridhand.core.jobs.job import Job
     from gridhand.core.model.names import JobId
+    from gridhand.core.model.requests import Request
 
 _FEW = 32
+_LAST = (1 << 60, 0)
 
 
 class QueueEntry:
@@ -76,7 +78,7 @@ class JobHeap:
 
 
 class OwnerQueue(JobHeap):
-    """Jobs of one owner, priority and request class, and of one array if that has a limit.
+    """Jobs of one owner, priority, request class and expected time, and of one limited array.
 
     Only its first job is a candidate.
     """
@@ -88,33 +90,63 @@ class OwnerQueue(JobHeap):
     ) -> None:
         super().__init__()
         self.request_class, self.limit, self.key, self.serial = request_class, limit, key, serial
-        self.rank = key[0]
+        self.rank = key.rank
         self.offered: int | None = None  # the job number with which it is in the heap of candidates
 
     def parking(self) -> dict[int, OwnerQueue] | None:
         """Return where the queue must be parked if its jobs must not be tried now."""
-        if self.request_class.refused:
+        if self.request_class.refused or self.key.span in self.request_class.blocked:
             return self.request_class.parked
         if self.limit is not None and len(self.limit.running) >= self.limit.at_once:
             return self.limit.parked
         return None
 
 
-OwnerKey = tuple[int, str, str | None]  # rank of the priority, owner, array with a limit
+Span = tuple[int, int | None]  # rank of the priority, expected time in ms
+
+
+class OwnerKey(NamedTuple):
+    """The jobs of an owner that are alike in all that decides about them but their number."""
+
+    owner: str
+    array: str | None  # if it has a limit
+    span: Span
+
+    @property
+    def rank(self) -> int:
+        return self.span[0]
+
+
+class ClassKey(NamedTuple):
+    """A request, and its owner if the request names allocations of the owner."""
+
+    request: Request
+    owner: str | None
 
 
 class RequestClass:
-    """The jobs with equal requests: a refusal of one of them holds for all."""
+    """The jobs with equal requests: a refusal of one of them holds for all.
 
-    __slots__ = ("key", "parked", "queues", "refused", "size", "why")
+    Room that is kept free for others is refused to those with the same priority and expected time:
+    `blocked` has the reason for each of these.
+    """
 
-    def __init__(self, key: object) -> None:
+    __slots__ = ("blocked", "first", "key", "parked", "queues", "refused", "size", "why")
+
+    def __init__(self, key: ClassKey) -> None:
         self.key = key
         self.queues: dict[OwnerKey, OwnerQueue] = {}
         self.parked: dict[int, OwnerQueue] = {}  # by serial, until something is freed
         self.size = 0
         self.refused = False
+        self.blocked: dict[Span, str] = {}
+        self.first = _LAST  # rank and number of the first job that was refused
         self.why: str | Refusal | None = None
+
+    def reset(self) -> None:
+        """Forget refusals, but keep the latest reason until there is another."""
+        self.refused, self.first = False, _LAST
+        self.blocked.clear()
 
 
 class ArrayLimit:
