@@ -15,16 +15,17 @@ from gridhand.controller.keeper.prefetch import Prefetch
 from gridhand.core.errors import GridError
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
-from gridhand.core.jobs.job import After, Condition, Job, JobState, Reason
+from gridhand.core.jobs.job import After, Condition, Job, JobState, Priority, Reason
 from gridhand.core.ledger.allocations import Allocation, Lifetime, Terms
 from gridhand.core.ledger.ledger import Change, Placement
 from gridhand.core.model.names import AllocationId, JobId, NodeName
 from gridhand.core.model.requests import Request
-from gridhand.core.placement.place import place
 from gridhand.core.placement.room import could_fit_on
-from gridhand.core.queue.delays import current_request
+from gridhand.core.queue.delays import current_request, declared_ms
+from gridhand.core.queue.preemption import Preemption
 from gridhand.core.queue.queue import Queue
 from gridhand.core.queue.shares import Shares
+from gridhand.core.queue.timeline import Caller, Claim, Timeline, why_kept
 
 _MANY_NODES = 16  # beyond which all that waits is tried again
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
@@ -51,6 +52,8 @@ class Dispatch:
         self._committed = committed
         self._startable = startable
         self.shares = Shares()
+        self.timeline = Timeline()
+        self.preemption = Preemption()
         self.queue = self._new_queue()
         self._freed_on: set[NodeName] = set()  # nodes on which something was freed
         self.listener = listener
@@ -219,6 +222,8 @@ class Dispatch:
         """
         self._prefetch.begin_pass()
         self.shares.follow(context.ledger, context.now)
+        if self.timeline.keep(self.queue.is_ready):
+            self.queue.freed()  # the room that was kept for them
         started = 0
         full: tuple[str, Request, Refusal | str] | None = None  # holds for alike tasks
         for job in self.queue.order(context.now):
@@ -230,6 +235,9 @@ class Dispatch:
                 if refusal is None:
                     started += 1
                     continue
+                if isinstance(refusal, Claim):
+                    self.queue.block(job.id, why_kept(refusal, context.now))
+                    continue
                 ahead = ahead and full is None and not self.queue.ready.has_refused_before(job)
                 full = (job.array or "", job.request, refusal)
             shared = self._prefetch.find(job, context.ledger) if ahead else None
@@ -237,25 +245,61 @@ class Dispatch:
                 self.queue.put(self._line_up(context, job, shared))
                 started += 1
             else:
+                self._make_room_later(context, job, full[2])
                 self.queue.refuse(job.id, full[2])
 
-    def _try(self, context: Context, job: Job) -> Refusal | str | None:
+    def _try(self, context: Context, job: Job) -> Refusal | Claim | str | None:
         """Start a job, or return why it cannot start."""
+        now = context.now
         try:
-            request = current_request(job, context.now)
-            asked = resolve_neighbours(request, job.work.owner, context.ledger)
+            asked = resolve_neighbours(current_request(job, now), job.work.owner, context.ledger)
             context.snapshot.learn(asked)
-            placed = place(asked, context.snapshot, context.strategy)
+            rank = self.queue.ready.rank(job.work.priority)
+            said_ms = declared_ms(job)
+            caller = Caller(job.id, rank, None if said_ms is None else now + said_ms)
+            placed = context.place(asked, caller)
         except GridError as error:  # its node or its neighbour does not exist now
             return str(error)
-        if isinstance(placed, Refusal):
+        if not isinstance(placed, Placement):
             return placed
         started = self._grant(context, job, placed)
         self._prefetch.started(started)
         self.queue.put(started)
-        self.shares.note_start(job.work.owner, context.now)
-        self.shares.follow(context.ledger, context.now)
+        self.timeline.drop(job.id)
+        self.shares.note_start(job.work.owner, now)
+        self.shares.follow(context.ledger, now)
         return None
+
+    def _make_room_later(self, context: Context, job: Job, refusal: Refusal | str) -> None:
+        """Stop others for an urgent job that was refused, or keep room free from when some ends."""
+        if isinstance(refusal, str):
+            return
+        asked, rank = refusal.asked, self.queue.ready.rank(job.work.priority)
+        known = self.timeline.get(job.id)
+        if job.work.priority is Priority.URGENT and not (known is not None and known.preempts):
+            if self._preempt(context, job, asked, rank):
+                return
+            self.queue.look_again_at(job.id, context.now + self.preemption.minimum_run_ms)
+        self.timeline.plan(job, rank, asked, context.snapshot, context.now)
+
+    def _preempt(self, context: Context, job: Job, asked: Request, rank: int) -> bool:
+        """Stop jobs of lower priorities, if that makes room for this one; return whether it does.
+
+        The room is kept for it until it has started, or no longer waits.
+        """
+        now = context.now
+        found = self.preemption.find(asked, rank, context.snapshot, now)
+        if found is None:
+            return False
+        grace_ms = 0
+        for victim in (one for freed in found.victims for one in freed.jobs):
+            assert victim.attempt is not None
+            stopped = jobs.stop(victim, victim.attempt.number, Reason.PREEMPTED)
+            context.ledger.put_job("job.stopping", stopped, f"preempted by job {job.id}")
+            grace_ms = max(grace_ms, victim.work.grace_ms)
+        claim = Claim(job.id, rank, found.node, found.asked, now + grace_ms, now, preempts=True)
+        self.timeline.put(claim)
+        return True
 
     def _line_up(self, context: Context, job: Job, allocation: AllocationId) -> Job:
         """Start a job on the allocation of other tasks of its array, after them."""

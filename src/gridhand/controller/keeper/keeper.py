@@ -146,6 +146,7 @@ class Keeper:
         strategy = self._context.strategy
         self._context = Context(ledger, snapshot, strategy, latest, tracked=self._tracked)
         if self._dispatch is not None:
+            self._context.timeline = self._dispatch.timeline
             self._dispatch.load(contents.jobs)
 
     # ---- taking operations

@@ -52,6 +52,8 @@ from gridhand.core.placement.gangs import place_group
 from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot
 from gridhand.core.placement.strategies import OwnStrategy
+from gridhand.core.queue.ready import RANKS
+from gridhand.core.queue.timeline import Caller, Claim, Timeline, place_around, why_kept
 
 _ID = re.compile(r"a\d+-\d+")
 
@@ -71,6 +73,7 @@ class Context:
     can_fit: dict[Request, int] = field(default_factory=dict)
     tracked: TrackedGrants | None = None  # by a tracker of the user's own
     freed: bool = False  # by something outside the ledger: others use less
+    timeline: Timeline | None = None  # the room that is kept free for waiting jobs
 
     def rounded(self, request: Request) -> Request:
         """Return a new request with its memory rounded up as the configuration says.
@@ -79,6 +82,12 @@ class Context:
         """
         step = self.snapshot.memory_step_bytes
         return request.rounded_up(step) if step else request
+
+    def place(self, asked: Request, caller: Caller) -> Placement | Refusal | Claim:
+        """Place a request, but not where room is kept free for those who come before."""
+        if not self.timeline:
+            return place(asked, self.snapshot, self.strategy)
+        return place_around(self.timeline, asked, caller, self.snapshot, self.strategy, self.now)
 
     def tell_tracker(self, *, closing: bool = False) -> None:
         """Tell the user's tracker, if there is one, which allocations have ended."""
@@ -118,20 +127,39 @@ def allocate(command: Allocate, context: Context) -> Granted:
 
 def _place(command: Allocate, requests: Sequence[Request], context: Context) -> list[Placement]:
     """Return placements of all of the requests, or raise the error of one that has no room."""
-    snapshot, strategy = context.snapshot, context.strategy
-    placed: Placement | list[Placement] | Refusal
+    caller = _caller(command, context)
+    placed: Placement | list[Placement] | Refusal | Claim
     if len(requests) == 1:
-        placed = place(requests[0], snapshot, strategy)
+        placed = context.place(requests[0], caller)
     else:
-        layout = command.terms.layout
-        placed = place_group(requests, snapshot, strategy, now=context.now, layout=layout)
+        placed = _place_group(command, requests, caller, context)
     if isinstance(placed, Refusal):
         raise placed.error()
+    if isinstance(placed, Claim):
+        raise NoRoom(why_kept(placed, context.now))
     grants = [placed] if isinstance(placed, Placement) else placed
     if len(grants) > 1 or requests[0] is not command.requests[0]:
         both = zip(grants, command.requests, strict=True)
         grants = [grant._replace(whole=request) for grant, request in both]
     return grants
+
+
+def _caller(command: Allocate, context: Context) -> Caller:
+    ttl_ms = command.terms.ttl_ms
+    ends = None if ttl_ms is None else context.now + ttl_ms
+    return Caller(None, RANKS[command.priority], ends)
+
+
+def _place_group(
+    command: Allocate, requests: Sequence[Request], caller: Caller, context: Context
+) -> list[Placement] | Refusal | Claim:
+    """Place several requests together; return a claim that one of them would break."""
+    now, layout, timeline = context.now, command.terms.layout, context.timeline
+    placed = place_group(requests, context.snapshot, context.strategy, now=now, layout=layout)
+    if isinstance(placed, Refusal) or not timeline:
+        return placed
+    claims = (timeline.blocking(one, caller, context.ledger, now) for one in placed)
+    return next((claim for claim in claims if claim is not None), None) or placed
 
 
 def _grant_tracked(

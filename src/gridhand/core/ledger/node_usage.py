@@ -58,6 +58,13 @@ class NodeUsage:
             self.devices[gpu.id] = use
         self.update_flags()
 
+    def empty(self) -> NodeUsage:
+        """Return the same node with nothing held on it, to try out what would fit."""
+        other = NodeUsage(self.node, self._machine)
+        other.has_leftovers = self.has_leftovers
+        other.update_flags()
+        return other
+
     def update_flags(self) -> None:
         """Recompute whether the node is overcommitted and whether it accepts new work."""
         node = self.node

@@ -67,3 +67,18 @@ def _units_ms(text: str) -> int | None:
             before, _, after = number.partition(".")
             total += int(before) * size + int(after or 0) * size // 10 ** len(after)
     return total
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration for people: its two largest units, in whole seconds.
+
+    >>> duration_text(5_400_000), duration_text(61_500), duration_text(300)
+    ('1h 30m', '1m 2s', '1s')
+    """
+    seconds = max(1, -(-ms // 1000))
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, seconds = divmod(seconds, _UNITS[unit] // 1000)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from gridhand.core.jobs.job import Job, JobPhase, JobState
 from gridhand.core.model.requests import Request
 
+USUAL_MS = 3_600_000  # of a job of which nobody says how long it takes
+
 
 def why_delayed(job: Job, phase: JobPhase) -> str | None:
     """Return why a job waits if its owner wants it to; None if it waits for something else."""
@@ -60,3 +62,13 @@ def fallback_at(job: Job) -> int | None:
     if wait_ms is None or not job.request.alternatives:
         return None
     return max(job.submitted, job.begins or 0) + wait_ms
+
+
+def declared_ms(job: Job) -> int | None:
+    """Return how long a job takes as its owner expects, else at most; None if nobody says so."""
+    return job.work.expect_ms or job.work.time_limit_ms
+
+
+def expected_ms(job: Job) -> int:
+    """Return how long a job should run, for planning around it."""
+    return declared_ms(job) or USUAL_MS

@@ -143,6 +143,15 @@ class Queue:
         self.ready.end_pass()
         self._return_aside()
 
+    def is_ready(self, id: JobId) -> bool:
+        """Return whether the job waits for room, and for nothing else."""
+        entry = self._entries.get(id)
+        return entry is not None and entry.request_class is not None
+
+    def look_again_at(self, id: JobId, at: int) -> None:
+        """Offer the job again at that time, though nothing was freed."""
+        heapq.heappush(self._alarms, (at, id))
+
     def waits_for(self, id: JobId) -> tuple[JobId, ...]:
         """Return the ids of the open jobs that this one depends on."""
         return self._after.needed_by(id)
@@ -194,6 +203,9 @@ class Queue:
         self._take_out(entry)
         self._entries[entry.job.id] = filed = QueueEntry(entry.job)
         self._enqueue(filed, due=True)
+        if filed.request_class is not None:
+            request = filed.request_class.key.request
+            self.ready.freed(lambda asked: asked == request)
 
     def _add_dependencies(self, job: Job, ended: Mapping[JobId, JobState]) -> list[JobId]:
         """Add the dependencies of a new job. After its first attempt a job has none."""
