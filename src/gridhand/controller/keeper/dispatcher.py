@@ -25,7 +25,7 @@ from gridhand.core.queue.delays import current_request, declared_ms
 from gridhand.core.queue.preemption import Preemption
 from gridhand.core.queue.queue import Queue
 from gridhand.core.queue.shares import Shares
-from gridhand.core.queue.timeline import Caller, Claim, Timeline, why_kept
+from gridhand.core.queue.timeline import Caller, RoomClaim, Timeline, why_kept
 
 _MANY_NODES = 16  # beyond which all that waits is tried again
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
@@ -235,7 +235,7 @@ class Dispatch:
                 if refusal is None:
                     started += 1
                     continue
-                if isinstance(refusal, Claim):
+                if isinstance(refusal, RoomClaim):
                     self.queue.block(job.id, why_kept(refusal, context.now))
                     continue
                 ahead = ahead and full is None and not self.queue.ready.has_refused_before(job)
@@ -248,7 +248,7 @@ class Dispatch:
                 self._make_room_later(context, job, full[2])
                 self.queue.refuse(job.id, full[2])
 
-    def _try(self, context: Context, job: Job) -> Refusal | Claim | str | None:
+    def _try(self, context: Context, job: Job) -> Refusal | RoomClaim | str | None:
         """Start a job, or return why it cannot start."""
         now = context.now
         try:
@@ -297,7 +297,7 @@ class Dispatch:
             stopped = jobs.stop(victim, victim.attempt.number, Reason.PREEMPTED)
             context.ledger.put_job("job.stopping", stopped, f"preempted by job {job.id}")
             grace_ms = max(grace_ms, victim.work.grace_ms)
-        claim = Claim(job.id, rank, found.node, found.asked, now + grace_ms, now, preempts=True)
+        claim = RoomClaim(job.id, rank, found.node, found.asked, now + grace_ms, now, preempts=True)
         self.timeline.put(claim)
         return True
 

@@ -53,7 +53,7 @@ from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot
 from gridhand.core.placement.strategies import OwnStrategy
 from gridhand.core.queue.ready import RANKS
-from gridhand.core.queue.timeline import Caller, Claim, Timeline, place_around, why_kept
+from gridhand.core.queue.timeline import Caller, RoomClaim, Timeline, place_around, why_kept
 
 _ID = re.compile(r"a\d+-\d+")
 
@@ -83,7 +83,7 @@ class Context:
         step = self.snapshot.memory_step_bytes
         return request.rounded_up(step) if step else request
 
-    def place(self, asked: Request, caller: Caller) -> Placement | Refusal | Claim:
+    def place(self, asked: Request, caller: Caller) -> Placement | Refusal | RoomClaim:
         """Place a request, but not where room is kept free for those who come before."""
         if not self.timeline:
             return place(asked, self.snapshot, self.strategy)
@@ -128,14 +128,14 @@ def allocate(command: Allocate, context: Context) -> Granted:
 def _place(command: Allocate, requests: Sequence[Request], context: Context) -> list[Placement]:
     """Return placements of all of the requests, or raise the error of one that has no room."""
     caller = _caller(command, context)
-    placed: Placement | list[Placement] | Refusal | Claim
+    placed: Placement | list[Placement] | Refusal | RoomClaim
     if len(requests) == 1:
         placed = context.place(requests[0], caller)
     else:
         placed = _place_group(command, requests, caller, context)
     if isinstance(placed, Refusal):
         raise placed.error()
-    if isinstance(placed, Claim):
+    if isinstance(placed, RoomClaim):
         raise NoRoom(why_kept(placed, context.now))
     grants = [placed] if isinstance(placed, Placement) else placed
     if len(grants) > 1 or requests[0] is not command.requests[0]:
@@ -152,7 +152,7 @@ def _caller(command: Allocate, context: Context) -> Caller:
 
 def _place_group(
     command: Allocate, requests: Sequence[Request], caller: Caller, context: Context
-) -> list[Placement] | Refusal | Claim:
+) -> list[Placement] | Refusal | RoomClaim:
     """Place several requests together; return a claim that one of them would break."""
     now, layout, timeline = context.now, command.terms.layout, context.timeline
     placed = place_group(requests, context.snapshot, context.strategy, now=now, layout=layout)

@@ -36,10 +36,10 @@ CLASS_PATIENCE_MS = 3_600_000
 _FEW = 64
 
 OwnerOrder = Callable[[str, int, int], float]  # owner, since when it waits, now
-_Turn = tuple[int, float, int, int, "Line"]
+_Turn = tuple[int, float, int, int, "OwnerLine"]
 
 
-class Line:
+class OwnerLine:
     """The ready jobs of one owner and priority: the first of each of its queues, as candidates."""
 
     __slots__ = ("candidates", "owner", "rank", "serial", "tidy_at")
@@ -65,7 +65,7 @@ class ReadyJobs:
         self._classes: dict[ClassKey, RequestClass] = {}
         self._refused: dict[ClassKey, RequestClass] = {}
         self._limits: dict[str, ArrayLimit] = {}
-        self._lines: dict[tuple[int, str], Line] = {}
+        self._lines: dict[tuple[int, str], OwnerLine] = {}
         self._turns: list[_Turn] = []
         self._in_pass = False
         self._waits_since: dict[int, int] = {}  # ranks, and since when nothing of them started
@@ -262,7 +262,7 @@ class ReadyJobs:
                 return planned[-1].candidates[0][2].first()
         return None
 
-    def _turn(self, line: Line) -> _Turn | None:
+    def _turn(self, line: OwnerLine) -> _Turn | None:
         first = self._first_of(line)
         if first is None:
             return None
@@ -270,7 +270,7 @@ class ReadyJobs:
         order = self.owner_order(line.owner, first.job.submitted, self.now)
         return rank, order, first.job.number, line.serial, line
 
-    def _first_of(self, line: Line) -> QueueEntry | None:
+    def _first_of(self, line: OwnerLine) -> QueueEntry | None:
         candidates = line.candidates
         while candidates:
             number, _, queue = candidates[0]
@@ -304,15 +304,15 @@ class ReadyJobs:
             if announce and self._in_pass and (turn := self._turn(line)) is not None:
                 heapq.heappush(self._turns, turn)
 
-    def _line(self, queue: OwnerQueue) -> Line:
+    def _line(self, queue: OwnerQueue) -> OwnerLine:
         key = queue.rank, queue.key.owner
         line = self._lines.get(key)
         if line is None:
             self._serial += 1
-            line = self._lines[key] = Line(*key, self._serial)
+            line = self._lines[key] = OwnerLine(*key, self._serial)
         return line
 
-    def _tidy(self, line: Line) -> None:
+    def _tidy(self, line: OwnerLine) -> None:
         """Rebuild the heap with each queue once: passes that end early leave outdated entries."""
         queues = {queue.serial: queue for _, _, queue in line.candidates}
         line.candidates, line.tidy_at = [], _FEW + 2 * len(queues)

@@ -37,7 +37,7 @@ _OVERDUE_MS = 60_000  # at least, for what runs longer than expected
 ExpectedMs = Callable[[Job], int]
 
 
-class Claim(NamedTuple):
+class RoomClaim(NamedTuple):
     """The room that is kept free on a node for a job, from `start` on."""
 
     job: JobId
@@ -63,16 +63,16 @@ class Timeline:
     def __init__(self) -> None:
         self.patience_ms = PATIENCE_MS
         self.expected_ms: ExpectedMs = expected_ms
-        self._claims: dict[JobId, Claim] = {}
+        self._claims: dict[JobId, RoomClaim] = {}
         self._on: dict[NodeName, JobId] = {}
 
     def __len__(self) -> int:
         return len(self._claims)
 
-    def __iter__(self) -> Iterator[Claim]:
+    def __iter__(self) -> Iterator[RoomClaim]:
         return iter(self._claims.values())
 
-    def get(self, job: JobId) -> Claim | None:
+    def get(self, job: JobId) -> RoomClaim | None:
         return self._claims.get(job)
 
     def drop(self, job: JobId) -> bool:
@@ -89,7 +89,7 @@ class Timeline:
             self.drop(job)
         return bool(ended)
 
-    def put(self, claim: Claim) -> None:
+    def put(self, claim: RoomClaim) -> None:
         """Add or replace a claim, also one of another job on the same node."""
         self.drop(claim.job)
         if (other := self._on.get(claim.node)) is not None:
@@ -111,7 +111,7 @@ class Timeline:
         if found is not None:
             start, node, choice = found
             since = max(job.submitted, job.begins or 0)
-            self.put(Claim(job.id, rank, node, choice, start, since))
+            self.put(RoomClaim(job.id, rank, node, choice, start, since))
 
     def _drop_behind(self, rank: int) -> bool:
         """Drop the last claim of a lower priority; return whether there was one."""
@@ -120,7 +120,9 @@ class Timeline:
             return False
         return self.drop(max(behind, key=lambda claim: (claim.rank, claim.since)).job)
 
-    def blocking(self, placed: Placement, caller: Caller, ledger: Ledger, now: int) -> Claim | None:
+    def blocking(
+        self, placed: Placement, caller: Caller, ledger: Ledger, now: int
+    ) -> RoomClaim | None:
         """Return the claim that a placement would break; None if it breaks none."""
         job = self._on.get(placed.node)
         if job is None or job == caller.job:
@@ -136,7 +138,7 @@ class Timeline:
             return None
         return None if self._fits_beside(claim, placed, ledger, now) else claim
 
-    def _on_time(self, claim: Claim, ledger: Ledger, now: int) -> Claim:
+    def _on_time(self, claim: RoomClaim, ledger: Ledger, now: int) -> RoomClaim:
         """Return the claim, planned anew on its node if its time has come."""
         if claim.start > now:
             return claim
@@ -146,7 +148,7 @@ class Timeline:
         self._claims[claim.job] = claim
         return claim
 
-    def _fits_beside(self, claim: Claim, placed: Placement, ledger: Ledger, now: int) -> bool:
+    def _fits_beside(self, claim: RoomClaim, placed: Placement, ledger: Ledger, now: int) -> bool:
         use = ledger.nodes.get(claim.node)
         if use is None:
             return True
@@ -237,10 +239,10 @@ def place_around(
     snapshot: Snapshot,
     strategy: OwnStrategy | None,
     now: int,
-) -> Placement | Refusal | Claim:
+) -> Placement | Refusal | RoomClaim:
     """Place a request where it breaks no claim; return the first claim if that is all it lacks."""
     placed = place(asked, snapshot, strategy)
-    first: Claim | None = None
+    first: RoomClaim | None = None
     tried: list[NodeName] = []
     while isinstance(placed, Placement):
         claim = timeline.blocking(placed, caller, snapshot.ledger, now)
@@ -254,7 +256,7 @@ def place_around(
     return first or placed
 
 
-def why_kept(claim: Claim, now: int) -> str:
+def why_kept(claim: RoomClaim, now: int) -> str:
     """Return why room on a node is refused."""
     if claim.preempts:
         return f"room on {claim.node} is being made for job {claim.job}, which is urgent"
