@@ -2,7 +2,8 @@
 
 import pytest
 
-from gridhand import NoRoom
+from gridhand import NoRoom, StoreUnavailable
+from gridhand.controller.keeper.tickets import NOWHERE, Ticket
 from gridhand.core.jobs.job import JobState, Reason
 from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import Lifetime, Terms
@@ -255,3 +256,112 @@ def test_jobs_that_share_an_allocation_are_stopped_together(desk):
     assert len(stopping(desk)) > 1
     let_stop(desk)
     assert desk.running() == [urgent]
+
+
+# ---- allocations that wait are in the same queue
+
+
+def waits_for(desk, cpu, *, owner="ann", priority=MEDIUM, wait_ms=3_600_000, op_id=None):
+    call = Allocate(
+        owner, op_id, requests=(Request.of(cpu=cpu),), terms=Terms(owner), wait_ms=wait_ms,
+        priority=priority,
+    )  # fmt: skip
+    ticket = Ticket(call, NOWHERE)
+    desk.keeper.submit([ticket])
+    desk.jobs()  # it was decided about before this question is answered
+    return ticket
+
+
+def test_jobs_and_allocations_wait_in_one_queue(desk):
+    desk.nodes(a=1)
+    running = desk.submit()
+    first = desk.submit()
+    second = waits_for(desk, 1)
+    third = desk.submit()
+    desk.end(running)
+    assert desk.running() == [first]
+    desk.end(first)
+    assert second.reply is not None
+    assert desk.running() == []
+    desk.ask(MoveAllocation("ann", id=second.reply.allocations[0].id))
+    assert desk.running() == [third]
+
+
+def test_an_allocation_waits_by_its_priority(desk):
+    desk.nodes(a=1)
+    running = desk.submit()
+    job = desk.submit()
+    ticket = waits_for(desk, 1, priority=HIGH)
+    desk.end(running)
+    assert ticket.reply is not None
+    assert desk.state(job) is JobState.QUEUED
+
+
+def test_room_is_kept_for_an_allocation_too(desk):
+    desk.nodes(a=2)
+    running = desk.submit()
+    ticket = waits_for(desk, 2, priority=HIGH)
+    small = desk.submit(priority=LOW)
+    assert desk.state(small) is JobState.QUEUED
+    desk.end(running)
+    assert ticket.reply is not None
+
+
+def test_nobody_who_arrives_with_a_release_overtakes_those_who_wait(desk):
+    desk.nodes(a=1)
+    held = hold(desk, 1)
+    waiting = desk.submit()
+    newcomer = Ticket(Allocate("ann", requests=(Request.of(cpu=1),), terms=Terms("ann")), NOWHERE)
+    release = Ticket(MoveAllocation("ann", id=held), NOWHERE)
+    desk.keeper.submit([release, newcomer])
+    assert desk.running() == [waiting]
+    assert isinstance(newcomer.error, NoRoom)
+
+
+def test_a_client_that_asks_again_keeps_its_place(desk):
+    desk.nodes(a=1)
+    running = desk.submit()
+    ticket = waits_for(desk, 1, op_id="o1", wait_ms=1000)
+    later = desk.submit()
+    desk.clock.ms += 1000
+    desk.submit(owner="bob", priority=LOW)
+    assert isinstance(ticket.error, NoRoom)
+    again = waits_for(desk, 1, op_id="o1", wait_ms=1000)
+    desk.end(running)
+    assert again.reply is not None
+    assert desk.state(later) is JobState.QUEUED
+
+
+def test_a_place_is_not_kept_for_long(desk):
+    desk.nodes(a=1)
+    running = desk.submit()
+    waits_for(desk, 1, op_id="o1", wait_ms=1000)
+    later = desk.submit()
+    desk.clock.ms += 1000
+    desk.submit(owner="bob", priority=LOW)
+    desk.clock.ms += 10_000
+    again = waits_for(desk, 1, op_id="o1")
+    desk.end(running)
+    assert desk.running() == [later]
+    assert again.reply is None
+
+
+def test_an_abandoned_allocation_leaves_the_queue(desk):
+    desk.nodes(a=1)
+    running = desk.submit()
+    ticket = waits_for(desk, 1)
+    later = desk.submit()
+    desk.keeper.abandon(ticket)
+    desk.end(running)
+    assert desk.running() == [later]
+
+
+def test_allocations_still_wait_after_a_batch_was_undone(desk):
+    desk.nodes(a=1)
+    running = desk.submit()
+    ticket = waits_for(desk, 1)
+    desk.store.faults.append(StoreUnavailable("gone"))
+    with pytest.raises(StoreUnavailable):
+        desk.submit()
+    desk.end(running)
+    assert ticket.reply is not None

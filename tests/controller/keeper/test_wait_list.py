@@ -176,7 +176,7 @@ def test_a_wait_ends_at_its_time_whatever_is_tried_meanwhile(snapshot):
     ticket, waiting = ticket_for(2, 1000), WaitList()
     error = place(ticket.operation.requests[0], snapshot).error()
     assert waiting.takes(ticket, error, 500)
-    waiting.join(ticket)
+    waiting.join(ticket, None)
     assert waiting.takes(ticket, error, 1499)
     assert waiting.next_due() == 1500
     assert waiting.to_try([], 1499) == []
@@ -189,7 +189,7 @@ def test_all_are_tried_in_their_order_when_something_is_freed(snapshot):
     tickets = [ticket_for(2, 1000) for _ in range(3)]
     for ticket in (*tickets, tickets[0]):
         ticket.wait_until = 1000
-        waiting.join(ticket)
+        waiting.join(ticket, None)
     for kind, tried in (
         ("allocation.released", tickets),
         ("node.resumed", tickets),
@@ -198,6 +198,7 @@ def test_all_are_tried_in_their_order_when_something_is_freed(snapshot):
         change = Change(kind, "x", None, None, "")
         assert waiting.to_try([(change, "ann", None)], 0) == tried
     tickets[1].abandoned = True
+    waiting.drop_abandoned(0)
     freed = Change("allocation.expired", "x", None, None, "")
     assert waiting.to_try([(freed, "ann", None)], 0) == [tickets[0], tickets[2]]
     assert tickets[1] not in waiting

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from gridhand.controller.keeper.allocation_waits import AllocationWaits
 from gridhand.controller.keeper.job_commands import cancel_job, end_lost_attempts
 from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
 from gridhand.controller.keeper.prefetch import Prefetch
-from gridhand.core.errors import GridError
+from gridhand.controller.keeper.tickets import Ticket
+from gridhand.core.errors import GridError, NoRoom
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
 from gridhand.core.jobs.job import After, Condition, Job, JobState, Priority, Reason
@@ -31,6 +33,7 @@ _MANY_NODES = 16  # beyond which all that waits is tried again
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
 
 Held = dict[AllocationId, Allocation]
+Grant = Callable[[Ticket], NoRoom | None]
 Listener = Callable[[Sequence[Change], Held], None]
 _FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.lost"})
 
@@ -58,6 +61,8 @@ class Dispatch:
         self._freed_on: set[NodeName] = set()  # nodes on which something was freed
         self.listener = listener
         self.reloaded = reloaded
+        self.waits = AllocationWaits()
+        self._seen = 0  # changes of the batch of which the queue was told
         self._prefetch = Prefetch()
         self._shared: Held = {}  # allocations that this batch lined jobs up behind
         self._paused = False
@@ -94,6 +99,7 @@ class Dispatch:
                     if dependency.id not in known
                 },
             )
+        self.waits.rejoin_all(self.queue)
 
     # ---- time
 
@@ -109,20 +115,21 @@ class Dispatch:
 
     # ---- a batch
 
-    def run(self, context: Context, *, starting: bool = True, ahead: bool = True) -> None:
+    def run(self, context: Context, grant: Grant, *, starting: bool = True) -> None:
         """Tell the queue what the batch has changed so far, and start what there is room for.
 
-        Jobs are lined up behind running ones only if they may go `ahead` of all that waits.
+        `grant` decides about an allocation that waits, and returns why it has to wait on.
         """
-        seen = self._catch_up(context, 0, begun=True)
+        self._catch_up(context, begun=True)
         for job, reason in self.queue.too_late(context.now):
-            cancel_job(context, job, reason)
-        seen = self._catch_up(context, seen)
+            if job.id not in self.waits:
+                cancel_job(context, job, reason)
+        self._catch_up(context)
         self._free(context)
         self._more = not starting and self._more
         if starting and not self._paused:
-            self._start(context, ahead)
-        self._catch_up(context, seen)
+            self._start(context, grant)
+        self._catch_up(context)
 
     def look_again(self) -> None:
         """Try waiting jobs again: something outside the ledger became free."""
@@ -132,6 +139,7 @@ class Dispatch:
     def undo(self, context: Context) -> None:
         """Undo the batch in the queue and in the ledger: it could not be written."""
         self._shared.clear()
+        self._seen = 0
         undone = [change for change in context.ledger.changes if type(change.after) is Job]
         context.ledger.rollback()
         if any(change.after.after for change in undone):
@@ -144,6 +152,7 @@ class Dispatch:
 
     def settled(self, changes: Sequence[Change]) -> None:
         """Tell the listener of changes to jobs, which are durable now."""
+        self._seen = 0
         self._committed(changes)
         shared, self._shared = self._shared, {}
         about_jobs = [change for change in changes if type(change.after) is Job]
@@ -155,16 +164,16 @@ class Dispatch:
             }
             self.listener(about_jobs, shared | granted)
 
-    def _catch_up(self, context: Context, seen: int, *, begun: bool = False) -> int:
-        """Tell the queue of the changes from `seen` on, and of those that follow from them.
+    def _catch_up(self, context: Context, *, begun: bool = False) -> None:
+        """Tell the queue of the changes since the last time, and of those that follow from them.
 
         `begun` if commands may have started jobs within allocations of their owners.
         """
         changes = context.ledger.changes
-        end_lost_attempts(context, seen)
-        while seen < len(changes):
-            kind, _, _, after, _ = changes[seen]
-            seen += 1
+        end_lost_attempts(context, self._seen)
+        while self._seen < len(changes):
+            kind, _, _, after, _ = changes[self._seen]
+            self._seen += 1
             if type(after) is Job:
                 if kind != "job.started":  # the queue was told of these as they started
                     self._put(context, after)
@@ -180,7 +189,6 @@ class Dispatch:
             elif kind.startswith("node."):
                 self.queue.freed()
                 self._more = True
-        return seen
 
     def _free(self, context: Context) -> None:
         """Have the queue try what could fit on the nodes on which something was freed."""
@@ -215,11 +223,12 @@ class Dispatch:
                 self.queue.freed(lambda asked: asked == job.request)
                 self._more = True
 
-    def _start(self, context: Context, ahead: bool) -> None:
+    def _start(self, context: Context, grant: Grant) -> None:
         """Start jobs that fit; line up short tasks behind running ones where there is no room.
 
-        Nothing is lined up once a job that comes earlier was refused.
+        Nothing is lined up while an allocation waits, or once an earlier job was refused.
         """
+        ahead = not self.waits
         self._prefetch.begin_pass()
         self.shares.follow(context.ledger, context.now)
         if self.timeline.keep(self.queue.is_ready):
@@ -230,6 +239,9 @@ class Dispatch:
             if started == MOST_STARTS:
                 self._more = True
                 return
+            if job.id in self.waits:
+                self._grant_waiting(context, job, grant)
+                continue
             if full is None or (job.array, job.request) != full[:2]:
                 refusal = self._try(context, job)
                 if refusal is None:
@@ -247,6 +259,18 @@ class Dispatch:
             else:
                 self._make_room_later(context, job, full[2])
                 self.queue.refuse(job.id, full[2])
+
+    def _grant_waiting(self, context: Context, entry: Job, grant: Grant) -> None:
+        """Try an allocation that waits; it has left the queue if that was answered."""
+        refused = grant(self.waits.ticket(entry.id))
+        if refused is None:
+            self.shares.follow(context.ledger, context.now)
+        elif refused.refusal is None:
+            self.queue.block(entry.id, str(refused))
+        else:
+            if entry.id not in self.queue.ready.apart:
+                self._make_room_later(context, entry, refused.refusal)
+            self.queue.refuse(entry.id, refused.refusal)
 
     def _try(self, context: Context, job: Job) -> Refusal | RoomClaim | str | None:
         """Start a job, or return why it cannot start."""

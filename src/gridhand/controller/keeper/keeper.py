@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gridhand.clock import Clock, LedgerClock
-from gridhand.controller.keeper import job_commands, ledger_commands, token_commands
+from gridhand.controller.keeper import job_commands
+from gridhand.controller.keeper.batch_decisions import BatchDecisions
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
-from gridhand.controller.keeper.listed_commands import LISTS
 from gridhand.controller.keeper.loaded_ledger import load_ledger
-from gridhand.controller.keeper.past_lookup import AnsweredOperations, look_up
+from gridhand.controller.keeper.past_lookup import look_up
 from gridhand.controller.keeper.questions import ANSWERS, STORE_ANSWERS
 from gridhand.controller.keeper.tickets import NOWHERE, Ticket, deliver
 from gridhand.controller.keeper.tracked_grants import RETRY_MS, TrackedGrants, Tracker
@@ -37,7 +36,6 @@ from gridhand.core.errors import (
     ControllerStopping,
     GridClosed,
     GridError,
-    OperationReused,
     OutcomeUnknown,
     StoreError,
     StoreFenced,
@@ -48,20 +46,12 @@ from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.operations import Allocate, Command, MoveAllocation
 from gridhand.core.placement.snapshot import Snapshot
 from gridhand.core.placement.strategies import OwnStrategy
-from gridhand.store.base import Batch, Store
-from gridhand.store.base import StoredOperation as AnsweredOperation
+from gridhand.store.base import Store
 from gridhand.store.ownership import NextEpoch, following_epoch
 
 MOST_IN_A_BATCH = 2000
 _RETRY_S = 0.5
-_KEEPER = ""  # the owner of changes that nobody asked for, such as an expiry
 _Answer = TypeVar("_Answer")
-_DECISIONS = {
-    **ledger_commands.DECISIONS,
-    **job_commands.DECISIONS,
-    **token_commands.DECISIONS,
-    **LISTS,
-}
 
 
 class Keeper:
@@ -89,7 +79,7 @@ class Keeper:
         self._tracked = None if tracker is None else TrackedGrants(tracker)
         self._context = Context(Ledger(), Snapshot(Ledger()), strategy, tracked=self._tracked)
         self._inbox: queue.SimpleQueue[Sequence[Ticket]] = queue.SimpleQueue()
-        self._waiting = WaitList(None if tracker is None else RETRY_MS)
+        self._waiting = WaitList(None if tracker is None else RETRY_MS, dispatch)
         self._closed: GridError | None = None
         self._frozen = False
         self._finished = False
@@ -177,8 +167,7 @@ class Keeper:
         try:
             while self._closed is None:
                 batch = self._take()
-                if not batch and self._waiting:
-                    self._waiting.drop_abandoned()
+                self._waiting.drop_abandoned(self._context.now)
                 deciding = not self._frozen
                 if not deciding:
                     batch = self._refuse_commands(batch)
@@ -209,7 +198,7 @@ class Keeper:
 
     def _refuse_commands(self, batch: list[Ticket]) -> list[Ticket]:
         """Refuse the commands of a batch and those that wait for room; return the questions."""
-        refused = self._waiting.remove_all()
+        refused = self._waiting.remove_all(self._context.now)
         refused += [ticket for ticket in batch if isinstance(ticket.operation, Command)]
         for ticket in refused:
             ticket.error = ControllerStopping()
@@ -217,7 +206,7 @@ class Keeper:
         return [ticket for ticket in batch if not isinstance(ticket.operation, Command)]
 
     def _refuse_rest(self) -> None:
-        rest = self._waiting.remove_all()
+        rest: list[Ticket] = self._waiting.remove_all(self._context.now)
         try:
             while True:
                 rest += self._inbox.get_nowait()
@@ -291,7 +280,8 @@ class Keeper:
         context = self._context
         # Time never goes back, even in tests that steer the clock.
         context.now = max(context.now, self.clock.now())
-        written = self._decide(commands, answered, starting)
+        decisions = BatchDecisions(context, commands, answered, self._waiting, self._dispatch)
+        written = decisions.run(starting=starting)
         context.past.clear()
         context.past_jobs.clear()
         if written.entries or written.operations:
@@ -304,76 +294,6 @@ class Keeper:
             self._refused = False
             if self._dispatch is not None:
                 self._dispatch.settled(changes)
-
-    def _decide(
-        self, commands: list[Ticket], answered: AnsweredOperations, starting: bool
-    ) -> Batch:
-        context = self._context
-        ledger = context.ledger
-        changes = ledger.changes
-        written = Batch(context.now)
-        entries = written.entries
-        ledger.expire_due(context.now)
-        entries.extend((change, _KEEPER, None) for change in changes)
-        for ticket in commands:
-            self._decide_one(ticket, written, answered)
-        if self._waiting and starting:
-            self._retry_waiting(commands, written, answered)
-        if self._dispatch is not None:
-            mark = len(entries)
-            self._dispatch.run(context, starting=starting, ahead=not self._waiting)
-            entries.extend([(change, _KEEPER, None) for change in changes[mark:]])
-        return written
-
-    def _decide_one(self, ticket: Ticket, written: Batch, answered: AnsweredOperations) -> None:
-        context, entries = self._context, written.entries
-        ledger = context.ledger
-        command: Command[Any] = ticket.operation
-        mark = len(entries)
-        try:
-            if command.op_id is None:
-                ticket.reply = _DECISIONS[type(command)](command, context)
-            else:
-                ticket.reply = self._decide_once(command, written, answered)
-        except Exception as error:
-            ledger.rollback(mark)
-            if self._waiting.takes(ticket, error, context.now):
-                self._waiting.join(ticket)
-            else:
-                ticket.error = error
-        else:
-            owner, op_id = command.owner, command.op_id
-            entries.extend([(change, owner, op_id) for change in ledger.changes[mark:]])
-            if ticket.token is not None:
-                written.tokens |= dict.fromkeys(range(mark, len(entries)), ticket.token)
-
-    def _retry_waiting(
-        self, commands: list[Ticket], written: Batch, answered: AnsweredOperations
-    ) -> None:
-        """Try tickets that wait for room again; those that are done are answered with the batch."""
-        commands[:] = [ticket for ticket in commands if ticket not in self._waiting]
-        for ticket in self._waiting.to_try(written.entries, self._context.now):
-            self._decide_one(ticket, written, answered)
-            if ticket.error is not None or ticket.reply is not None:
-                self._waiting.leave(ticket)
-                commands.append(ticket)
-
-    def _decide_once(
-        self, command: Command[Any], written: Batch, answered: AnsweredOperations
-    ) -> Any:
-        """Return the stored reply to this op id, or decide and store the reply under it."""
-        assert command.op_id is not None
-        key = command.owner, command.op_id
-        body = hashlib.sha256(command.body().encode()).hexdigest()
-        known = answered.get(key)
-        if known is not None:
-            if known.body != body:
-                raise OperationReused(command.op_id)
-            return command.decode_reply(known.reply)
-        reply = _DECISIONS[type(command)](command, self._context)
-        answered[key] = AnsweredOperation(*key, body, command.encode_reply(reply))
-        written.operations.append(answered[key])
-        return reply
 
     def _ask_store(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask the store, once more after a recovery if the connection turns out to be lost."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic
 
-from gridhand.core.errors import GridError
+from gridhand.core.errors import GridError, NoRoom
 from gridhand.core.operations import Allocate, Operation, Reply
 
 # The id of the token with which the client of this task has sent its request. It follows the task
@@ -20,7 +20,10 @@ acting_token: ContextVar[str | None] = ContextVar("acting_token", default=None)
 class Ticket:
     """An operation and, later, its reply or error. `port` is told when that is there."""
 
-    __slots__ = ("abandoned", "done", "error", "operation", "port", "reply", "token", "wait_until")
+    __slots__ = (
+        "abandoned", "done", "error", "operation", "port", "refused", "reply", "token",
+        "wait_until",
+    )  # fmt: skip
 
     operation: Any
 
@@ -30,6 +33,7 @@ class Ticket:
         self.reply: Any = None
         self.error: BaseException | None = None
         self.wait_until: int | None = None  # set when it begins to wait for room
+        self.refused: NoRoom | None = None  # the latest reason why it waits
         self.done = self.abandoned = False
         self.token = acting_token.get()
 

@@ -1,10 +1,10 @@
 """The list of allocations that wait for room instead of being refused at once.
 
-Tickets wait in the order they came. When a batch has freed something, each is tried once more in
-the same transaction, in that order, before jobs are started and before later tickets. A ticket that
-does not fit lets those behind it try, so a large request does not keep others from what is free;
-nothing is kept back for it either. When its time is over it is tried a last time and refused with
-the reasons of that moment.
+With a controller, they are entries of the one queue of all that waits (see `allocation_waits`), and
+this list knows only when their time is over. Without one, they wait in the order they came: when a
+batch has freed something, each is tried once more in the same transaction, before later tickets; a
+ticket that does not fit lets those behind it try. When its time is over a ticket is tried a last
+time and refused with the reasons of that moment.
 
 Changes that free nothing in the ledger, such as others who leave a GPU, are seen by the last try.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gridhand.controller.keeper.dispatcher import Dispatch
+from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.tickets import Ticket
 from gridhand.core.errors import NeverFits, NoRoom
 from gridhand.core.operations import Allocate
@@ -24,8 +26,12 @@ FREEING = frozenset({"allocation.released", "allocation.expired", "allocation.lo
 class WaitList:
     """Waiting tickets. All methods are called from the keeper's thread."""
 
-    def __init__(self, retry_ms: int | None = None) -> None:
-        """With `retry_ms`, tickets are tried again after that time, though nothing was freed."""
+    def __init__(self, retry_ms: int | None = None, dispatch: Dispatch | None = None) -> None:
+        """With `retry_ms`, tickets are tried again after that time, though nothing was freed.
+
+        With a `dispatch`, its queue decides about tickets until their time is over.
+        """
+        self._dispatch = dispatch
         self._waiting: dict[int, Ticket] = {}  # by identity, in the order they came
         self._again = False
         self._retry_ms = retry_ms
@@ -42,12 +48,16 @@ class WaitList:
             ticket.wait_until = now + operation.wait_ms
         return now < ticket.wait_until
 
-    def join(self, ticket: Ticket) -> None:
+    def join(self, ticket: Ticket, context: Context) -> None:
         """Add a ticket at the end; one that waits already keeps its place."""
         self._waiting.setdefault(id(ticket), ticket)
+        if self._dispatch is not None:
+            self._dispatch.waits.join(ticket, self._dispatch.queue, context)
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Ticket, now: int) -> None:
         self._waiting.pop(id(ticket), None)
+        if self._dispatch is not None:
+            self._dispatch.waits.leave(ticket, self._dispatch.queue, now)
 
     def __contains__(self, ticket: Ticket) -> bool:
         return id(ticket) in self._waiting
@@ -69,20 +79,22 @@ class WaitList:
 
     def to_try(self, entries: Iterable[Entry], now: int) -> list[Ticket]:
         """Return all waiting tickets if something was freed, else those whose time is over."""
-        self.drop_abandoned()
         freed, self._again = self._again, False
         freed |= any(kind in FREEING or kind.startswith("node.") for (kind, *_), _, _ in entries)
         if self._retry_ms is not None and self._tried + self._retry_ms <= now:
             self._tried, freed = now, True
+        freed = freed and self._dispatch is None
         waiting = self._waiting.values()
         return [ticket for ticket in waiting if freed or (ticket.wait_until or 0) <= now]
 
-    def drop_abandoned(self) -> None:
+    def drop_abandoned(self, now: int) -> None:
         """Remove the tickets for whose answer nobody waits any more."""
         for ticket in [ticket for ticket in self._waiting.values() if ticket.abandoned]:
-            self.leave(ticket)
+            self.leave(ticket, now)
 
-    def remove_all(self) -> list[Ticket]:
+    def remove_all(self, now: int) -> list[Ticket]:
         """Remove and return all waiting tickets."""
-        waiting, self._waiting = self._waiting, {}
-        return list(waiting.values())
+        waiting = list(self._waiting.values())
+        for ticket in waiting:
+            self.leave(ticket, now)
+        return waiting

@@ -28,6 +28,7 @@ from gridhand.core.queue.request_classes import (
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
+    from gridhand.core.model.names import JobId
     from gridhand.core.model.requests import Request
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
@@ -62,6 +63,7 @@ class ReadyJobs:
         self.owner_order: OwnerOrder = lambda owner, waits_since, now: 0.0
         self.class_patience_ms = CLASS_PATIENCE_MS
         self.now = 0
+        self.apart: set[JobId] = set()  # those whose answer holds for them alone
         self._classes: dict[ClassKey, RequestClass] = {}
         self._refused: dict[ClassKey, RequestClass] = {}
         self._limits: dict[str, ArrayLimit] = {}
@@ -75,7 +77,7 @@ class ReadyJobs:
     # ---- entries
 
     def add(self, entry: QueueEntry) -> None:
-        key = _class_key(entry.job, self.now)
+        key = self._class_key(entry.job)
         request_class = self._classes.get(key)
         if request_class is None:
             request_class = self._classes[key] = RequestClass(key)
@@ -133,6 +135,14 @@ class ReadyJobs:
         queue.push(entry)
         self._offer(queue)
 
+    def _class_key(self, job: Job) -> ClassKey:
+        """Return a key that is equal for jobs that get the same answer."""
+        asked = current_request(job, self.now)
+        if job.id in self.apart:
+            return ClassKey(asked, job.id)
+        # Such a request names allocations of its owner.
+        return ClassKey(asked, job.work.owner if asked.names_allocations else None)
+
     # ---- refusals and limits
 
     def refuse(self, entry: QueueEntry, why: str | Refusal) -> None:
@@ -156,7 +166,7 @@ class ReadyJobs:
     def has_refused_before(self, job: Job) -> bool:
         """Return whether a job that comes before this one, and asks for something else, waits."""
         place = RANKS[job.work.priority], job.number
-        own = _class_key(job, self.now)
+        own = self._class_key(job)
         return any(refused.first < place for key, refused in self._refused.items() if key != own)
 
     def why(self, entry: QueueEntry) -> str | Refusal | None:
@@ -333,10 +343,3 @@ def _owner_key(job: Job) -> OwnerKey:
     work = job.work
     array = job.array if work.at_once is not None else None
     return OwnerKey(work.owner, array, (RANKS[work.priority], work.expect_ms or work.time_limit_ms))
-
-
-def _class_key(job: Job, now: int) -> ClassKey:
-    """Return a key that is equal for jobs that get the same answer."""
-    asked = current_request(job, now)
-    # Such a request names allocations of its owner.
-    return ClassKey(asked, job.work.owner if asked.names_allocations else None)

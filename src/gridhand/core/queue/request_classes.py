@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,16 +22,18 @@ class QueueEntry:
     `heap` is the heap that contains it, if any. `request_class` is the class it counts in.
     """
 
-    __slots__ = ("heap", "job", "order", "request_class")
+    __slots__ = ("heap", "job", "order", "request_class", "serial")
+    _serials = count()
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.order = job.number
+        self.serial = next(self._serials)  # decides between equal numbers
         self.heap: JobHeap | None = None
         self.request_class: RequestClass | None = None
 
     def __lt__(self, other: QueueEntry) -> bool:
-        return self.order < other.order
+        return (self.order, self.serial) < (other.order, other.serial)
 
 
 class JobHeap:
@@ -118,10 +121,10 @@ class OwnerKey(NamedTuple):
 
 
 class ClassKey(NamedTuple):
-    """A request, and its owner if the request names allocations of the owner."""
+    """A request, and the owner or the job for which alone an answer holds, if it is for one."""
 
     request: Request
-    owner: str | None
+    whose: str | None
 
 
 class RequestClass:
