@@ -17,13 +17,16 @@ from gridhand.api.browser_logins import BrowserLogins
 from gridhand.api.http import JSONResponse, LimitBodies, api_router
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.network_access import NetworkAccess, NetworkCallers
+from gridhand.api.request_meter import MeasuredRequests, RequestMeter
 from gridhand.api.request_rates import RequestRates
+from gridhand.api.routes.api_browser import api_browser_routes
 from gridhand.api.routes.calls import call_routes
 from gridhand.api.routes.event_stream import event_routes
 from gridhand.api.routes.files import file_routes
 from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.logins import login_routes
+from gridhand.api.routes.monitor import monitor_routes
 from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
 from gridhand.api.routes.tokens import token_routes
@@ -57,6 +60,7 @@ def make_app(controller: Controller) -> FastAPI:
     app.state.callers = NetworkCallers(controller.tokens, logins, rates, replies)
     app.add_middleware(LimitBodies)
     app.add_middleware(NetworkAccess, callers=app.state.callers, hosts=http.hosts)
+    app.add_middleware(MeasuredRequests, meter=(requests := RequestMeter()))
     for routes in (
         _controller_routes,
         job_routes,
@@ -70,7 +74,12 @@ def make_app(controller: Controller) -> FastAPI:
     ):
         # `include_router` would analyse every route again, which takes a third of the start.
         app.router.routes.extend(routes(controller).routes)
-    app.router.routes.extend(login_routes(logins).routes)
+    for others in (
+        login_routes(logins),
+        monitor_routes(controller, requests),
+        api_browser_routes(),
+    ):
+        app.router.routes.extend(others.routes)
     guard_routes(app, replies)
     return app
 

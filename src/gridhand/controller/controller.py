@@ -55,9 +55,7 @@ from gridhand.core.errors import (
     JobsRunning,
     NotYours,
     OutcomeUnknown,
-    StoreDamaged,
     StoreFenced,
-    StoreRemoved,
 )
 from gridhand.core.jobs.job import After, Job, JobSpec, Reason
 from gridhand.core.ledger.allocations import Allocation, Lifetime
@@ -188,10 +186,6 @@ class Controller(JobReader):
         known = await self._engine.open(self._keeper.opening.epoch, self.runner)
         self.runner.spawned([report for report in known.running if report.pid is not None])
 
-    @property
-    def _damage(self) -> str:
-        return self._keeper.opening.damage
-
     async def _take_over(self) -> None:
         """Give the clients of the previous controller a while to come back."""
         jobs, sessions = await self.ask(Read(with_clients))
@@ -254,13 +248,8 @@ class Controller(JobReader):
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what is wrong with this machine or this controller, with hints."""
-        errors: list[GridError] = []
-        if self._damage:
-            errors.append(StoreDamaged(self.store_url, self._damage))
-        if lost := self.lost_file():
-            errors.append(StoreRemoved(lost))
         of_nodes = self.samples.with_problems(self.runner.problems)
-        return list_problems(of_nodes, errors, self.neighbours.others())
+        return list_problems(of_nodes, self.store_faults(), self.neighbours.others())
 
     # ---- durable changes
 
