@@ -17,6 +17,7 @@ from gridhand.api.browser_logins import BrowserLogins
 from gridhand.api.http import JSONResponse, LimitBodies, api_router
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.network_access import NetworkAccess, NetworkCallers
+from gridhand.api.openapi_document import install_document
 from gridhand.api.request_meter import MeasuredRequests, RequestMeter
 from gridhand.api.request_rates import RequestRates
 from gridhand.api.routes.api_browser import api_browser_routes
@@ -81,6 +82,7 @@ def make_app(controller: Controller) -> FastAPI:
     ):
         app.router.routes.extend(others.routes)
     guard_routes(app, replies)
+    install_document(app)
     return app
 
 

@@ -151,7 +151,7 @@ class StateReader:
 
     @property
     def meter(self) -> KeeperMeter:
-        """What the keeper has measured of itself."""
+        """The times and failures that the keeper has measured."""
         return self._keeper.meter
 
     async def idle(self) -> bool:

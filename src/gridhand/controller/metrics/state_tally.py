@@ -20,7 +20,7 @@ _RECLAIMED = {"allocation.expired": "expired", "allocation.lost": "node_lost"}
 
 
 class StateTally:
-    """What there is, and what has happened since the controller started."""
+    """Counts of what there is, and of what has happened since the controller started."""
 
     def __init__(self) -> None:
         self.queued: Counter[Priority] = Counter()
