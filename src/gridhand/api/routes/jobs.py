@@ -73,6 +73,7 @@ def job_routes(controller: Controller) -> APIRouter:
         check_place(body, request)
         work, op_id = body.work(owner_of(request), ""), op_id_of(op_id)
         (indices, _), after = body.indices(), body.dependencies()
+        await finder.check_dependencies(after, request)
         place = await make_place(body, request, op_id, controller.folders)
         kept = await controller.keep(place.environment)
         work = replace(work, folder=place.folder, environment=kept)
