@@ -106,7 +106,7 @@ def fuzzer(tmp_path_factory):
     config.write_text("http: {requests_per_s: 1000000}\n")
     with Server(folder / "home", listen=ListenOptions(port=0), config=str(config)) as server:
 
-        async def stop(jobs):
+        async def stop(jobs, owner):
             """Stay: it is the request that is tested."""
 
         server.controller.stop = stop

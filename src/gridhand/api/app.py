@@ -133,9 +133,8 @@ def _controller_routes(controller: Controller) -> APIRouter:
 
     @router.post("/stop")
     async def stop(body: StopBody, request: Request) -> dict[str, Any]:
-        check_admin(request, _IT, _CONTROLLER)
-        counts = await controller.counts()
-        await controller.stop(body.jobs)
+        owner, counts = check_admin(request, _IT, _CONTROLLER), await controller.counts()
+        await controller.stop(body.jobs, owner)
         return {"pid": os.getpid(), "jobs": counts}
 
     @router.get("/config")
@@ -147,15 +146,19 @@ def _controller_routes(controller: Controller) -> APIRouter:
     @router.post("/config/reload")
     async def reload_config(request: Request) -> dict[str, Any]:
         """Read the configuration file again."""
-        check_admin(request, _IT, _CONTROLLER)
+        owner = check_admin(request, _IT, _CONTROLLER)
         reloaded = await controller.settings.reload(controller.ask)
+        await controller.note_action(owner, "admin.config_reloaded", "configuration")
         controller.runner.plan_again()
         return reloaded
 
     @router.post("/repair")
     async def repair(request: Request) -> dict[str, Any]:
         """Write the store anew if its file was removed."""
-        check_admin(request, _IT, _CONTROLLER)
-        return {"repaired": await controller.repair_store()}
+        owner = check_admin(request, _IT, _CONTROLLER)
+        repaired = await controller.repair_store()
+        why = "its file was written anew" if repaired else "nothing was wrong with its file"
+        await controller.note_action(owner, "admin.store_repaired", "store", why)
+        return {"repaired": repaired}
 
     return router

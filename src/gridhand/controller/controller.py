@@ -62,7 +62,7 @@ from gridhand.core.ledger.allocations import Allocation, Lifetime
 from gridhand.core.ledger.ledger import Change
 from gridhand.core.model.call_record import CallRecord
 from gridhand.core.model.names import AllocationId, JobId
-from gridhand.core.notes import NoteSignal
+from gridhand.core.notes import NoteAction, NoteSignal
 from gridhand.core.operations import (
     Cancel,
     EndWithSession,
@@ -77,6 +77,7 @@ from gridhand.store.base import Store
 from gridhand.store.home_store import HomeStore
 
 _KILLING_S = 60.0
+_NOTE_S = 2.0  # what the controller does is not held up by a store that hangs
 
 _log = logging.getLogger(__name__)
 
@@ -400,7 +401,13 @@ class Controller(JobReader):
 
     # ---- ending
 
-    async def stop(self, jobs: str) -> None:
+    async def note_action(self, owner: str, kind: str, subject: str, why: str = "") -> None:
+        """Record who did something that changes no row, unless the store does not answer."""
+        with contextlib.suppress(GridError, TimeoutError):
+            async with asyncio.timeout(_NOTE_S):
+                await self.ask(NoteAction(owner, None, kind, subject, why))
+
+    async def stop(self, jobs: str, owner: str) -> None:
         """Stop the controller: `refuse` while jobs are open, `keep` them, or `kill` them first."""
         count = sum((await self.counts()).values())
         if count and jobs == "refuse":
@@ -413,6 +420,7 @@ class Controller(JobReader):
             except BaseException:
                 await self._go_on()
                 raise
+        await self.note_action(owner, "admin.stopped", "controller", f"with {count} jobs: {jobs}")
         self.begin_stopping()
 
     async def _go_on(self) -> None:
