@@ -294,8 +294,7 @@ class Keeper:
         # Time never goes back, even in tests that steer the clock.
         context.now = max(context.now, self.clock.now())
         written = self.meter.decide(self._decide, commands, answered, starting)
-        context.past.clear()
-        context.past_jobs.clear()
+        context.forget_past()
         if written.entries or written.operations:
             self.meter.commit(write_batch, self._store, written)
             if self._dispatch is not None:
@@ -409,8 +408,7 @@ class Keeper:
         if self._dispatch is not None:
             self._dispatch.undo(self._context)
         self._context.ledger.rollback()
-        self._context.past.clear()
-        self._context.past_jobs.clear()
+        self._context.forget_past()
         self._context.submitted.clear()
         self._refused = True
         self.meter.note_failure(error)
