@@ -44,6 +44,20 @@ def functions_of(path: str) -> set[str]:
     return {function.name for function in functions}
 
 
+AREAS = {
+    "bind", "tokens", "scopes", "owners", "agents", "browser", "commands", "paths", "requests to others", "floods",
+    "odd requests", "secrets", "database", "audit", "data", "metrics", "supply",
+}  # fmt: skip
+
+
+def test_every_security_control_has_its_tests():
+    page = PAGE.read_text().partition("## Security controls")[2]
+    controls = re.findall(r"^\| ([a-z ]+) \| (.+) \| (.+) \|$", page, re.MULTILINE)[1:]
+    assert {area for area, _, _ in controls} == AREAS
+    listed = re.compile(rf"{_TEST.pattern}(, {_TEST.pattern})*")
+    assert [area for area, _, tests in controls if not listed.fullmatch(tests)] == []
+
+
 def test_every_number_is_there_once_and_in_order():
     numbers = [row.number for row in rows()]
     last = max(LAST, *numbers)

@@ -686,14 +686,14 @@ async def test_stopping_is_refused_while_jobs_are_open_or_keeps_or_kills_them(pl
     await place.sent(FIRST)
     controller = place.controller
     with pytest.raises(JobsRunning):
-        await controller.stop("refuse")
+        await controller.stop("refuse", "ann")
     assert not controller.stopping.is_set()
-    await controller.stop("keep")
+    await controller.stop("keep", "ann")
     assert controller.stopping.is_set()
     await place.close()
     controller = await place.open()
     assert place.engine.started(FIRST) == 1
-    await controller.stop("kill")
+    await controller.stop("kill", "ann")
     assert [await place.state(id) for id in ids] == [JobState.CANCELLED] * 2
     assert place.engine.running == {}
 
@@ -704,7 +704,7 @@ async def test_killing_that_fails_leaves_a_controller_that_starts_jobs(place):
     await place.sent(FIRST)
     place.store.faults = [StoreUnavailable("full")]
     with pytest.raises(StoreUnavailable):
-        await place.controller.stop("kill")
+        await place.controller.stop("kill", "ann")
     assert not place.controller.stopping.is_set()
     place.engine.end(FIRST)
     id = await place.submit()

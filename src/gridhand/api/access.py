@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridhand.api.auth import TOKEN
+from gridhand.api.request_meter import ROUTE
 from gridhand.core.errors import ScopeTooNarrow, TokenRefused
 from gridhand.core.model.tokens import Token
 
@@ -24,6 +25,10 @@ PREFIX = "/api/v1"
 _TABLE = """
 open    GET  /healthz
 open    GET  /login
+read    GET  /readyz
+read    GET  /metrics
+read    GET  /docs
+read    GET  /docs/{file}
 read    GET  /openapi.json
 read    POST /logout
 
@@ -157,12 +162,14 @@ class LastingReplies:
 class RouteGuard:
     """A route behind a check of the caller's scope."""
 
-    def __init__(self, app: ASGIApp, access: Access, replies: LastingReplies) -> None:
+    def __init__(self, app: ASGIApp, path: str, access: Access, replies: LastingReplies) -> None:
         self._app = app
+        self._path = path
         self._access = access
         self._replies = replies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ROUTE] = scope["method"], self._path, self._access.lasts
         token: Token | None = scope.get(TOKEN)
         if token is None:
             await self._app(scope, receive, send)
@@ -203,4 +210,4 @@ def guard_routes(app: FastAPI, replies: LastingReplies) -> None:
     for route in app.router.routes:
         assert isinstance(route, Route), route
         [access] = {ACCESS[key] for key in route_keys(route)}
-        route.app = RouteGuard(route.app, access, replies)
+        route.app = RouteGuard(route.app, route.path_format, access, replies)

@@ -17,13 +17,17 @@ from gridhand.api.browser_logins import BrowserLogins
 from gridhand.api.http import JSONResponse, LimitBodies, api_router
 from gridhand.api.json_views import amounts, node_json, when
 from gridhand.api.network_access import NetworkAccess, NetworkCallers
+from gridhand.api.openapi_document import install_document
+from gridhand.api.request_meter import MeasuredRequests, RequestMeter
 from gridhand.api.request_rates import RequestRates
+from gridhand.api.routes.api_browser import api_browser_routes
 from gridhand.api.routes.calls import call_routes
 from gridhand.api.routes.event_stream import event_routes
 from gridhand.api.routes.files import file_routes
 from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.logins import login_routes
+from gridhand.api.routes.monitor import monitor_routes
 from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
 from gridhand.api.routes.tokens import token_routes
@@ -57,6 +61,7 @@ def make_app(controller: Controller) -> FastAPI:
     app.state.callers = NetworkCallers(controller.tokens, logins, rates, replies)
     app.add_middleware(LimitBodies)
     app.add_middleware(NetworkAccess, callers=app.state.callers, hosts=http.hosts)
+    app.add_middleware(MeasuredRequests, meter=(requests := RequestMeter()))
     for routes in (
         _controller_routes,
         job_routes,
@@ -70,8 +75,14 @@ def make_app(controller: Controller) -> FastAPI:
     ):
         # `include_router` would analyse every route again, which takes a third of the start.
         app.router.routes.extend(routes(controller).routes)
-    app.router.routes.extend(login_routes(logins).routes)
+    for others in (
+        login_routes(logins),
+        monitor_routes(controller, requests),
+        api_browser_routes(),
+    ):
+        app.router.routes.extend(others.routes)
     guard_routes(app, replies)
+    install_document(app)
     return app
 
 
@@ -122,9 +133,8 @@ def _controller_routes(controller: Controller) -> APIRouter:
 
     @router.post("/stop")
     async def stop(body: StopBody, request: Request) -> dict[str, Any]:
-        check_admin(request, _IT, _CONTROLLER)
-        counts = await controller.counts()
-        await controller.stop(body.jobs)
+        owner, counts = check_admin(request, _IT, _CONTROLLER), await controller.counts()
+        await controller.stop(body.jobs, owner)
         return {"pid": os.getpid(), "jobs": counts}
 
     @router.get("/config")
@@ -136,15 +146,19 @@ def _controller_routes(controller: Controller) -> APIRouter:
     @router.post("/config/reload")
     async def reload_config(request: Request) -> dict[str, Any]:
         """Read the configuration file again."""
-        check_admin(request, _IT, _CONTROLLER)
+        owner = check_admin(request, _IT, _CONTROLLER)
         reloaded = await controller.settings.reload(controller.ask)
+        await controller.note_action(owner, "admin.config_reloaded", "configuration")
         controller.runner.plan_again()
         return reloaded
 
     @router.post("/repair")
     async def repair(request: Request) -> dict[str, Any]:
         """Write the store anew if its file was removed."""
-        check_admin(request, _IT, _CONTROLLER)
-        return {"repaired": await controller.repair_store()}
+        owner = check_admin(request, _IT, _CONTROLLER)
+        repaired = await controller.repair_store()
+        why = "its file was written anew" if repaired else "nothing was wrong with its file"
+        await controller.note_action(owner, "admin.store_repaired", "store", why)
+        return {"repaired": repaired}
 
     return router

@@ -139,8 +139,15 @@ def may_see(request: HttpRequest, owner: str) -> bool:
 
     Everybody who reaches the socket of a user's own controller may: that is the user, and root.
     """
-    alone = token_of(request) is None and not _users(request).shared
-    return alone or acts_as(request) in (owner, ADMIN)
+    return sole_view(request) in (None, owner)
+
+
+def sole_view(request: HttpRequest) -> str | None:
+    """Return the owner of whose things alone the caller may see all; None if of everybody's."""
+    if token_of(request) is None and not _users(request).shared:
+        return None
+    acting = acts_as(request)
+    return None if acting == ADMIN else acting
 
 
 def only_owner(request: HttpRequest) -> str | None:

@@ -142,6 +142,11 @@ def api_router(prefix: str, *tags: str) -> APIRouter:
     )
 
 
+BYTES: dict[int | str, dict[str, Any]] = {  # how a reply is described that is no JSON
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+}
+
+
 def listed(request: Request, content: Any) -> Response:
     """Return a list with an ETag, or 304 if the client has it already."""
     response = JSONResponse(content)

@@ -55,16 +55,14 @@ from gridhand.core.errors import (
     JobsRunning,
     NotYours,
     OutcomeUnknown,
-    StoreDamaged,
     StoreFenced,
-    StoreRemoved,
 )
 from gridhand.core.jobs.job import After, Job, JobSpec, Reason
 from gridhand.core.ledger.allocations import Allocation, Lifetime
 from gridhand.core.ledger.ledger import Change
 from gridhand.core.model.call_record import CallRecord
 from gridhand.core.model.names import AllocationId, JobId
-from gridhand.core.notes import NoteSignal
+from gridhand.core.notes import NoteAction, NoteSignal
 from gridhand.core.operations import (
     Cancel,
     EndWithSession,
@@ -79,6 +77,7 @@ from gridhand.store.base import Store
 from gridhand.store.home_store import HomeStore
 
 _KILLING_S = 60.0
+_NOTE_S = 2.0  # what the controller does is not held up by a store that hangs
 
 _log = logging.getLogger(__name__)
 
@@ -188,10 +187,6 @@ class Controller(JobReader):
         known = await self._engine.open(self._keeper.opening.epoch, self.runner)
         self.runner.spawned([report for report in known.running if report.pid is not None])
 
-    @property
-    def _damage(self) -> str:
-        return self._keeper.opening.damage
-
     async def _take_over(self) -> None:
         """Give the clients of the previous controller a while to come back."""
         jobs, sessions = await self.ask(Read(with_clients))
@@ -254,13 +249,8 @@ class Controller(JobReader):
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what is wrong with this machine or this controller, with hints."""
-        errors: list[GridError] = []
-        if self._damage:
-            errors.append(StoreDamaged(self.store_url, self._damage))
-        if lost := self.lost_file():
-            errors.append(StoreRemoved(lost))
         of_nodes = self.samples.with_problems(self.runner.problems)
-        return list_problems(of_nodes, errors, self.neighbours.others())
+        return list_problems(of_nodes, self.store_faults(), self.neighbours.others())
 
     # ---- durable changes
 
@@ -411,7 +401,13 @@ class Controller(JobReader):
 
     # ---- ending
 
-    async def stop(self, jobs: str) -> None:
+    async def note_action(self, owner: str, kind: str, subject: str, why: str = "") -> None:
+        """Record who did something that changes no row, unless the store does not answer."""
+        with contextlib.suppress(GridError, TimeoutError):
+            async with asyncio.timeout(_NOTE_S):
+                await self.ask(NoteAction(owner, None, kind, subject, why))
+
+    async def stop(self, jobs: str, owner: str) -> None:
         """Stop the controller: `refuse` while jobs are open, `keep` them, or `kill` them first."""
         count = sum((await self.counts()).values())
         if count and jobs == "refuse":
@@ -424,6 +420,7 @@ class Controller(JobReader):
             except BaseException:
                 await self._go_on()
                 raise
+        await self.note_action(owner, "admin.stopped", "controller", f"with {count} jobs: {jobs}")
         self.begin_stopping()
 
     async def _go_on(self) -> None:

@@ -20,6 +20,7 @@ from gridhand.core.rows.ledger import Event
 KEPT = 10_000
 PAGE = 1000
 _PAUSE_S = 0.05
+_MOST_SHARED = 100  # texts that are kept until there are new events
 _AWAY_S = 1.0  # before the store is asked again if it cannot be read
 
 ReadEvents = Callable[[int, int], Coroutine[Any, Any, list[Event]]]  # after a number, how many
@@ -61,6 +62,7 @@ class EventFeed:
         self._committed = asyncio.Event()
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._texts: dict[object, bytes] = {}
 
     def committed(self) -> None:
         """Note that there are new events; called from the keeper's thread."""
@@ -96,6 +98,15 @@ class EventFeed:
             return self._events[first : first + PAGE]
         return [FeedEvent(event) for event in await self._read(number, PAGE)]
 
+    def shared(self, key: object, make: Callable[[], bytes]) -> bytes:
+        """Return a text that all who read the same now share; it is made by the first of them."""
+        text = self._texts.get(key)
+        if text is None:
+            text = make()
+            if len(self._texts) < _MOST_SHARED:
+                self._texts[key] = text
+        return text
+
     async def now(self) -> int:
         """Return the number of the newest event."""
         return await self._newest()
@@ -130,5 +141,6 @@ class EventFeed:
 
     def _tell(self) -> None:
         """Wake everybody who waits."""
+        self._texts.clear()
         self._news.set()
         self._news = asyncio.Event()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gridhand.controller.jobs.job_pages import JobPages
 from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.metrics.state_tally import StateTally
 from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.ledger import Change
@@ -52,6 +53,7 @@ class ReadModel:
         self._foreign: Mapping[str, int] = {}
         self._host_use: Mapping[NodeName, HostUse] = {}
         self._ready = False
+        self._tally = StateTally()
 
     # ---- in the keeper's thread
 
@@ -81,6 +83,12 @@ class ReadModel:
     def pages(self) -> JobPages:
         self._catch_up()
         return self._pages
+
+    @property
+    def tally(self) -> StateTally:
+        """Counts of what there is and of what has happened."""
+        self._catch_up()
+        return self._tally
 
     def note(self, job: Job) -> None:
         """Take over that the process of a job has started, which is no change of the ledger."""
@@ -130,10 +138,12 @@ class ReadModel:
             self._pages.put(job)
         self._leftovers = state.snapshot.ledger.leftovers
         self._foreign, self._host_use = state.snapshot.foreign, state.snapshot.host_use
+        self._tally.replace(state.jobs, state.allocations)
         self._ready = True
 
     def _apply(self, changes: Sequence[Change]) -> None:
         self._ledger.follow(changes)
+        self._tally.follow(changes)
         for change in changes:
             if type(change.after) is Job:
                 self._pages.put(change.after)

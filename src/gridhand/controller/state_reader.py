@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from gridhand.controller.event_feed import EventFeed
+from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.questions import AskStore, Read
+from gridhand.controller.metrics.keeper_meter import KeeperMeter
 from gridhand.controller.read_model import ReadModel
 from gridhand.controller.store_reads import StoreReads
-from gridhand.core.errors import UnknownAllocation
+from gridhand.core.errors import GridError, StoreDamaged, StoreRemoved, UnknownAllocation
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.ledger import Change
 from gridhand.core.ledger.status import NodeStatus, Status
@@ -27,15 +29,18 @@ from gridhand.store.base import Store
 Answer = TypeVar("Answer")
 
 _LONGEST_NUMBER = 19
+_NO_EVENT = 2**62  # no event has a number after this one
 
 
 class StateReader:
     """The reading side of a controller, for all but jobs."""
 
     model: ReadModel
+    store_url: str
     stopping: asyncio.Event
     events: EventFeed | None = None
     _store: Store
+    _keeper: Keeper
     _reads: StoreReads | None = None
 
     def ask(self, operation: Operation[Reply]) -> asyncio.Future[Reply]:
@@ -75,6 +80,23 @@ class StateReader:
     def lost_file(self) -> str:
         """Return the file of the store that was removed while it was open; "" if none was."""
         return self._store.lost_file()
+
+    @property
+    def _damage(self) -> str:
+        return self._keeper.opening.damage
+
+    def store_faults(self) -> list[GridError]:
+        """Return what is known to be wrong with the store, without asking it."""
+        faults: list[GridError] = []
+        if self._damage:
+            faults.append(StoreDamaged(self.store_url, self._damage))
+        if lost := self.lost_file():
+            faults.append(StoreRemoved(lost))
+        return faults
+
+    async def touch_store(self) -> None:
+        """Have the keeper ask its store something cheap; raise if the store does not answer."""
+        await self.ask(AskStore(lambda store, _: store.events(after=_NO_EVENT, limit=1)))
 
     async def repair_store(self) -> bool:
         """Write the store anew if its file was removed; return whether it was."""
@@ -126,6 +148,11 @@ class StateReader:
         return Counter(
             ledger.live[id].node for id in ledger.jobs.allocations() if id in ledger.live
         )
+
+    @property
+    def meter(self) -> KeeperMeter:
+        """The times and failures that the keeper has measured."""
+        return self._keeper.meter
 
     async def idle(self) -> bool:
         """Return whether no job is open."""

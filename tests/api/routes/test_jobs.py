@@ -207,7 +207,7 @@ def test_the_document_of_the_interface_lists_every_route(api, server):
     assert ("/api/v1/jobs/{id}/follow", "get") in listed
     sources = Path(api_room.__file__).parent.rglob("*.py")
     written = sum(len(re.findall(r"@router\.\w+\(", path.read_text())) for path in sources)
-    assert len(listed) == written > 25
+    assert len(listed) == written - 2 > 25  # but for the two of /docs, which shows the others
 
 
 # ---- what it refuses

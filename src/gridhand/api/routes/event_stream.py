@@ -8,14 +8,15 @@ when, is shown to those who may not see more.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from gridhand.api.auth import may_see, only_owner
+from gridhand.api.auth import may_see, only_owner, sole_view
 from gridhand.api.http import JSONResponse, api_router
 from gridhand.api.json_views import when
 from gridhand.controller.controller import Controller
@@ -132,6 +133,7 @@ async def _frames(
     wanted: EventFilter,
     start: int | None,
 ) -> AsyncIterator[bytes]:
+    viewer = sole_view(request)
     with feed.follow():
         number = start if start is not None else await feed.now()
         yield b": events follow\n\n"  # so that the client knows that it is connected
@@ -141,11 +143,17 @@ async def _frames(
                 yield b": alive\n\n"
                 continue
             number = found[-1].number
-            yield b"".join(
-                _frame(known, may_see(request, object_owner(known.event)))
-                for known in found
-                if wanted.matches(known.event)
-            )
+            key = found[0].number, number, wanted, viewer
+            yield feed.shared(key, partial(_page_text, found, wanted, viewer))
+
+
+def _page_text(found: Sequence[FeedEvent], wanted: EventFilter, viewer: str | None) -> bytes:
+    """Return the events that are wanted as server-sent text."""
+    return b"".join(
+        _frame(known, viewer in (None, object_owner(known.event)))
+        for known in found
+        if wanted.matches(known.event)
+    )
 
 
 def _frame(known: FeedEvent, own: bool) -> bytes:

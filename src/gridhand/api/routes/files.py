@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from gridhand.api.auth import owner_of
-from gridhand.api.http import api_router
+from gridhand.api.http import BYTES, api_router
 from gridhand.api.job_finder import JobFinder
 from gridhand.controller.controller import Controller
 
@@ -43,7 +43,7 @@ def file_routes(controller: Controller) -> APIRouter:
         job = (await finder.find_own(id, request)).job
         return {"files": [{"name": name, "bytes": size} for name, size in await folders.list(job)]}
 
-    @router.get("/jobs/{id}/files/{name:path}")
+    @router.get("/jobs/{id}/files/{name:path}", response_class=Response, responses=BYTES)
     async def download(
         id: str,
         name: FileName,

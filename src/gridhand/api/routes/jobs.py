@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gridhand.api.auth import acts_as, may_see, only_owner, owner_of
 from gridhand.api.follow_job import Follower, FollowRequest
-from gridhand.api.http import api_router
+from gridhand.api.http import BYTES, api_router
 from gridhand.api.job_finder import JobFinder
 from gridhand.api.job_place import check_place, make_place
 from gridhand.api.json_views import hide_private, job_json
@@ -73,6 +73,7 @@ def job_routes(controller: Controller) -> APIRouter:
         check_place(body, request)
         work, op_id = body.work(owner_of(request), ""), op_id_of(op_id)
         (indices, _), after = body.indices(), body.dependencies()
+        await finder.check_dependencies(after, request)
         place = await make_place(body, request, op_id, controller.folders)
         kept = await controller.keep(place.environment)
         work = replace(work, folder=place.folder, environment=kept)
@@ -183,7 +184,7 @@ def job_routes(controller: Controller) -> APIRouter:
         work, _, after = body.work(owner_of(request), ""), body.indices(), body.dependencies()
         return await planned(controller, work, after)
 
-    @router.get("/{id}/logs")
+    @router.get("/{id}/logs", response_class=Response, responses=BYTES)
     async def logs(
         id: str,
         request: Request,

@@ -1,4 +1,4 @@
-"""The routes outside /api/v1 that a browser or a monitor uses: log in, log out, and health."""
+"""The routes by which a browser logs in and out."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from gridhand.core.errors import TokenRefused
 def login_routes(logins: BrowserLogins) -> APIRouter:
     """Return the routes by which browsers log in."""
     router = APIRouter(default_response_class=JSONResponse)
-
-    @router.get("/healthz", tags=["health"])
-    async def healthz() -> dict[str, str]:
-        """Say that the controller answers. It says nothing else, as it needs no token."""
-        return {"status": "ok"}
 
     @router.get("/login", tags=["browser"])
     async def login(request: Request, code: Annotated[str, Query(max_length=100)] = "") -> Response:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from gridhand.api.schemas.ledger import RequestRow, Strict
+from gridhand.api.schemas.ledger import RequestRow, Strict, Written
 from gridhand.core.errors import InvalidInput
 from gridhand.core.jobs.job import After, Condition, JobSpec, Priority
 from gridhand.core.jobs.retry_policy import RetryPolicy
@@ -41,7 +41,7 @@ class Submission(Strict):
     folder: _Path | None = None
     upload: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None  # instead of a folder
     environment: dict[str, str] = Field(default_factory=dict, max_length=100_000)
-    request: dict[str, Any] = Field(default_factory=dict, max_length=200)
+    request: Written = Field(default_factory=dict)
     request_row: RequestRow | None = None  # exact amounts instead, from our own library
     name: _Name | None = None
     priority: _Name = "medium"

@@ -11,7 +11,14 @@ from typing import Annotated, Any, Literal, Self
 
 from fastapi import Header
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from gridhand.core.errors import InvalidInput
 from gridhand.core.ledger.allocations import AllocationState, Lifetime, Terms
@@ -38,7 +45,15 @@ Seconds = Annotated[float, Field(ge=0.001, le=LONGEST_S, allow_inf_nan=False)]
 Amounts = Annotated[dict[str, Parts], Field(max_length=MOST_NAMES)]
 Labels = Annotated[dict[str, str], Field(max_length=MOST_LABELS)]
 Names = Annotated[list[Name], Field(max_length=MOST_NODES)]
-Written = Annotated[dict[str, Any], Field(max_length=200)]
+# Documented by its usual members only: everything else that a request may have is read by the core.
+_AMOUNT = {"type": ["number", "string"], "examples": [2, 0.5, "4GB"]}
+_WRITTEN = {
+    "type": "object",
+    "description": "Amounts by name, as people write them, and where they may be.",
+    "properties": dict.fromkeys(("cpu", "memory", "gpu", "gpu_memory", "disk"), _AMOUNT),
+    "maxProperties": 200,
+}
+Written = Annotated[dict[str, Any], Field(max_length=200), WithJsonSchema(_WRITTEN)]
 SessionId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 JobIdField = Annotated[JobId, Field(pattern="^[0-9]+(_[0-9]+)?$", max_length=40)]
 AllocationIdField = Annotated[AllocationId, Field(min_length=1, max_length=200)]

@@ -51,7 +51,7 @@ class BatchDecisions:
         self._dispatch = dispatch
         self._written = Batch(context.now)
 
-    def run(self, *, starting: bool) -> Batch:
+    def run(self, starting: bool) -> Batch:
         """Decide everything, and return what is to be written."""
         self._context.ledger.expire_due(self._context.now)
         self._attribute_to_keeper()

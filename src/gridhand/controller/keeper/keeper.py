@@ -31,6 +31,7 @@ from gridhand.controller.keeper.tickets import NOWHERE, Ticket, deliver
 from gridhand.controller.keeper.tracked_grants import RETRY_MS, TrackedGrants, Tracker
 from gridhand.controller.keeper.wait_list import WaitList
 from gridhand.controller.keeper.write_batch import write_batch
+from gridhand.controller.metrics.keeper_meter import KeeperMeter
 from gridhand.core.errors import (
     NOTHING_WRITTEN,
     ControllerStopping,
@@ -86,6 +87,7 @@ class Keeper:
         self._doubt = False
         self._refused = False
         self._thread: threading.Thread | None = None
+        self.meter = KeeperMeter()
 
     # ---- life
 
@@ -281,11 +283,10 @@ class Keeper:
         # Time never goes back, even in tests that steer the clock.
         context.now = max(context.now, self.clock.now())
         decisions = BatchDecisions(context, commands, answered, self._waiting, self._dispatch)
-        written = decisions.run(starting=starting)
-        context.past.clear()
-        context.past_jobs.clear()
+        written = self.meter.decide(lambda: decisions.run(starting), len(commands))
+        context.forget_past()
         if written.entries or written.operations:
-            write_batch(self._store, written)
+            self.meter.commit(write_batch, self._store, written)
             if self._dispatch is not None:
                 job_commands.add_views(context, self._dispatch.queue)
             context.submitted.clear()
@@ -327,10 +328,10 @@ class Keeper:
         if self._dispatch is not None:
             self._dispatch.undo(self._context)
         self._context.ledger.rollback()
-        self._context.past.clear()
-        self._context.past_jobs.clear()
+        self._context.forget_past()
         self._context.submitted.clear()
         self._refused = True
+        self.meter.note_failure(error)
         self._doubt |= type(error) not in NOTHING_WRITTEN
         if isinstance(error, StoreFenced):
             self._closed = error

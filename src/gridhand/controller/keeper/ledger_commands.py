@@ -89,6 +89,11 @@ class Context:
             return place(asked, self.snapshot, self.strategy)
         return place_around(self.timeline, asked, caller, self.snapshot, self.strategy, self.now)
 
+    def forget_past(self) -> None:
+        """Forget the closed rows that were looked up for one batch."""
+        self.past.clear()
+        self.past_jobs.clear()
+
     def tell_tracker(self, *, closing: bool = False) -> None:
         """Tell the user's tracker, if there is one, which allocations have ended."""
         if self.tracked is not None:

@@ -1,0 +1,1 @@
+"""Counters of a controller, from which the page for Prometheus is made."""
