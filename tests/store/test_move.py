@@ -77,6 +77,7 @@ def add_jobs(url):
     writer.ledger.put_token("admin.token_created", Token("t1", "ann", "read", digest, 5, 9), "new")
     batch = writer.batch()
     batch.tokens[0] = "t1"
+    batch.shares = {"ann": 0.25, "Bob": 1e-5}
     store.commit(batch)
     store.note_token_use({"t1": 7})
     store.note_start(now + COUNTED_MS + 1)

@@ -39,6 +39,7 @@ class Batch:
     entries: list[Entry] = field(default_factory=list)
     operations: list[StoredOperation] = field(default_factory=list)
     tokens: dict[int, str] = field(default_factory=dict)  # of entries, by their index
+    shares: dict[str, float] = field(default_factory=dict)  # past shares of all owners, as of `at`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,13 @@ class Opening:
     damage: str = ""  # if there is any, the store can only be read
 
 
+class PastShares(NamedTuple):
+    """The shares that owners had on average, and the time for which that was said."""
+
+    shares: dict[str, float]
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """The current state: nodes, live allocations, open jobs, and the next unused numbers."""
@@ -61,6 +69,7 @@ class Contents:
     jobs: list[Job]  # in the order of their numbers
     next_job: int
     tokens: list[Token] = field(default_factory=list)
+    shares: PastShares = PastShares({}, 0)  # noqa: RUF009 - it is never changed
 
 
 class Store(Protocol):

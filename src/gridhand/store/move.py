@@ -31,6 +31,7 @@ _TABLES = (
     schema.clock_jumps,
     schema.event_tokens,
     schema.tokens,
+    schema.owner_shares,
 )
 
 

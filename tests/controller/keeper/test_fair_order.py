@@ -1,6 +1,7 @@
 """The order in which the jobs of several owners start."""
 
 from gridhand.core.jobs.spec import Priority
+from gridhand.core.operations import Cancel
 
 
 def owners_of(desk, ids):
@@ -88,3 +89,23 @@ def test_a_job_that_cannot_end_in_time_is_cancelled(desk):
     desk.submit()
     assert (desk.job(late).state, desk.job(late).reason) == ("cancelled", "deadline")
     desk.end(running)
+
+
+def test_what_owners_had_is_known_after_a_restart(desk):
+    desk.nodes(a=2)
+    long = desk.submit(owner="ann")
+    desk.clock.ms += 4 * 86_400_000
+    desk.end(long)
+    desk.submit(2, owner="eve")
+    desk.clock.ms += 60_000
+    desk.ask(Cancel("eve", ids=(desk.submit(owner="eve"),)))
+    before = desk.dispatch.shares.past_share("ann")
+    assert before > 0.1
+    now = desk.clock.ms
+    desk.restart()
+    desk.clock.ms = now
+    assert desk.dispatch.shares.past_share("ann") == before
+    anns, bobs = desk.submit(2, owner="ann"), desk.submit(2, owner="bob")
+    desk.end("2")
+    assert desk.running() == [bobs]
+    assert desk.job(anns).open

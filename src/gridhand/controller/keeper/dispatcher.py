@@ -28,8 +28,10 @@ from gridhand.core.queue.preemption import Preemption
 from gridhand.core.queue.queue import Queue
 from gridhand.core.queue.shares import Shares
 from gridhand.core.queue.timeline import Caller, RoomClaim, Timeline, why_kept
+from gridhand.store.base import PastShares
 
 _MANY_NODES = 16  # beyond which all that waits is tried again
+KEEP_SHARES_MS = 60_000
 MOST_STARTS = 256  # in one commit: the first of them should not wait for the rest
 
 Held = dict[AllocationId, Allocation]
@@ -62,6 +64,7 @@ class Dispatch:
         self.listener = listener
         self.reloaded = reloaded
         self.waits = AllocationWaits()
+        self._shares_kept = 0
         self._seen = 0  # changes of the batch of which the queue was told
         self._prefetch = Prefetch()
         self._shared: Held = {}  # allocations that this batch lined jobs up behind
@@ -79,6 +82,18 @@ class Dispatch:
         queue = Queue(self._startable)
         queue.ready.owner_order = self.shares.order
         return queue
+
+    def load_shares(self, past: PastShares) -> None:
+        """Take over what owners had before this start; a later reload knows less than we do."""
+        if not self.shares.settled:
+            self.shares.load(*past)
+
+    def due_shares(self, now: int) -> dict[str, float]:
+        """Return the past shares to store, once a minute; else nothing."""
+        if now - self._shares_kept < KEEP_SHARES_MS:
+            return {}
+        self._shares_kept = now
+        return self.shares.past()
 
     def load(self, open_jobs: Iterable[Job]) -> None:
         """Build the queue again from these jobs.

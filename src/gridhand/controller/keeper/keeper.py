@@ -139,6 +139,7 @@ class Keeper:
         self._context = Context(ledger, snapshot, strategy, latest, tracked=self._tracked)
         if self._dispatch is not None:
             self._context.timeline = self._dispatch.timeline
+            self._dispatch.load_shares(contents.shares)
             self._dispatch.load(contents.jobs)
 
     # ---- taking operations
@@ -286,6 +287,8 @@ class Keeper:
         written = self.meter.decide(lambda: decisions.run(starting), len(commands))
         context.forget_past()
         if written.entries or written.operations:
+            if self._dispatch is not None:
+                written.shares = self._dispatch.due_shares(context.now)
             self.meter.commit(write_batch, self._store, written)
             if self._dispatch is not None:
                 job_commands.add_views(context, self._dispatch.queue)

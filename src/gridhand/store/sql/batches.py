@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.model.nodes import Node
 from gridhand.core.model.tokens import Token
-from gridhand.store.base import Batch
+from gridhand.store.base import Batch, PastShares
 from gridhand.store.sql import ledger_rows
 from gridhand.store.sql.job_rows import Written
 
@@ -106,3 +107,9 @@ def event_rows(batch: Batch, first: int) -> list[Row]:
             row = ledger_rows.node_json(after)
         found.append((number, at, kind, subject, owner, op_id, why, row))
     return found
+
+
+def past_shares(rows: Sequence[Mapping[Any, Any]]) -> PastShares:
+    """Return the shares that were stored last."""
+    newest = max((row["at"] for row in rows), default=0)
+    return PastShares({row["owner"]: row["share"] for row in rows if row["at"] == newest}, newest)

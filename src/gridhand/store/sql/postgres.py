@@ -63,6 +63,7 @@ _COPY = {
         ("insert_job", schema.jobs),
         ("event_token", schema.event_tokens),
         ("insert_token", schema.tokens),
+        ("insert_share", schema.owner_shares),
     )
 }
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -283,6 +284,15 @@ tokens = Table(
     Column("revoked_at", _Big, nullable=True),
     Column("used_at", _Big, nullable=True),
     CheckConstraint("length(digest) = 64", name="only_a_digest"),
+)
+
+# What owners had on average, for the order of the queue; all are of the same moment.
+owner_shares = Table(
+    "owner_shares",
+    metadata,
+    Column("owner", String, primary_key=True),
+    Column("share", Float, nullable=False),
+    Column("at", _Big, nullable=False),
 )
 
 operations = Table(

@@ -44,7 +44,7 @@ from gridhand.store.ownership import (
     following_epoch,
 )
 from gridhand.store.sql import ledger_rows, schema
-from gridhand.store.sql.batches import FinalRows, Row, event_rows, final_rows
+from gridhand.store.sql.batches import FinalRows, Row, event_rows, final_rows, past_shares
 from gridhand.store.sql.call_store import CallStore
 from gridhand.store.sql.job_queries import by_ids, newest
 from gridhand.store.sql.job_rows import Jobs
@@ -242,6 +242,10 @@ class SqlStore(CallStore):
                     "operation",
                     [(op.owner, op.op_id, batch.at, op.body, op.reply) for op in batch.operations],
                 )
+            if batch.shares:
+                self._run("drop_share", [(owner,) for owner in batch.shares])
+                rows = [(owner, share, batch.at) for owner, share in batch.shares.items()]
+                self._insert("insert_share", rows)
         self._high_water_ms, self._next_event = high, next_event
         self._next_number, self._next_job = next_number, next_job
 
@@ -325,6 +329,7 @@ class SqlStore(CallStore):
             jobs=sorted(jobs, key=lambda job: job.number),
             next_job=following["next_job"],
             tokens=self._tokens(),
+            shares=past_shares(self._read(select(schema.owner_shares))),
         )
 
     def _tokens(self) -> list[Token]:

@@ -47,6 +47,10 @@ STATEMENTS: dict[str, UpdateBase] = {
     "event": insert(_events),
     "operation": insert(schema.operations),
     "event_token": insert(schema.event_tokens),
+    "drop_share": delete(schema.owner_shares).where(
+        schema.owner_shares.c.owner == bindparam("which")
+    ),
+    "insert_share": insert(schema.owner_shares),
     "drop_token": delete(schema.tokens).where(schema.tokens.c.id == bindparam("which")),
     "insert_token": insert(schema.tokens),
     "use_token": update(schema.tokens)

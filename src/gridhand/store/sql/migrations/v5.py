@@ -1,4 +1,4 @@
-"""The fifth version: tokens, and which events they caused."""
+"""The fifth version: tokens, which events they caused, and the past shares of owners."""
 
 from __future__ import annotations
 
@@ -25,4 +25,10 @@ def upgrade(op: Operations) -> None:
         sa.Column("revoked_at", _big, nullable=True),
         sa.Column("used_at", _big, nullable=True),
         sa.CheckConstraint("length(digest) = 64", name="only_a_digest"),
+    )
+    op.create_table(
+        "owner_shares",
+        sa.Column("owner", sa.String, primary_key=True),
+        sa.Column("share", sa.Float, nullable=False),
+        sa.Column("at", _big, nullable=False),
     )
