@@ -101,8 +101,13 @@ def test_a_file_is_no_home(tmp_path):
 
 def test_one_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(GridError, match="cannot be written"):
+    with pytest.raises(GridError, match="cannot be written") as refused:
         Home(str(tmp_path)).make()
+    assert "chmod" not in refused.value.hint  # its mode is well, so its disk is read-only
+    tmp_path.chmod(0o500)
+    with pytest.raises(GridError, match="cannot be written") as refused:
+        Home(str(tmp_path)).make()
+    assert refused.value.hint == f"Close it with `chmod 700 {tmp_path}`."
 
 
 def test_one_that_cannot_be_made_is_refused():

@@ -74,7 +74,7 @@ class Home:
         """Create the folder and that of the socket; raise `GridError` if they are not private."""
         _make_private(self.folder)
         if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise _unusable(f"{self.folder} cannot be written", close_hint(self.folder))
+            raise _unusable(f"{self.folder} cannot be written", open_hint(self.folder))
         self._check_kind()
         if self.public_socket is not None:
             _make_public(os.path.dirname(self.public_socket))
@@ -287,6 +287,12 @@ def close_hint(folder: str) -> str:
         return ""
     ours = not names or any(name in _OUR_FILES for name in names)
     return f"Close it with `chmod 700 {folder}`." if ours else ""
+
+
+def open_hint(folder: str) -> str:
+    """Return how to make a folder writable; "" if its mode is not what prevents it."""
+    is_open = os.stat(folder).st_mode & 0o700 == 0o700  # so the disk is read-only
+    return "" if is_open else close_hint(folder)
 
 
 def _check_private(folder: str, *, make: bool = False) -> bool:

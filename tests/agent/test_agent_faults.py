@@ -454,3 +454,25 @@ def test_what_a_killed_job_left_in_shared_memory_is_removed(node, agent):
     agent.ask("stop", job="j", attempt=1, reason="cancelled", grace_ms=0)
     agent.end("j")
     until(lambda: not os.path.exists(folder))
+
+
+@pytest.mark.parametrize("agent_too", [False, True], ids=["the starter", "starter and agent"])
+def test_a_process_that_the_journal_does_not_name_is_gone_before_its_end_is_told(
+    node, either, agent_too
+):
+    """As after a kill right after the start: its begin is written, and its pid is not."""
+    order, said, _ = node.held("j")
+    either.start(order)
+    pid, starter = int(said.hear()), node.pid_of_starter()
+    journal = os.path.join(node.starter, "journal")
+    with open(journal) as file:
+        kept = [line for line in file if json.loads(line)["do"] != "started"]
+    with open(journal, "w") as file:
+        file.writelines(kept)
+    if agent_too:
+        node.kill(either)
+    os.kill(starter, signal.SIGKILL)
+    client = node.connect() if agent_too else either
+    [ended] = until(lambda: client.ask("list")["ended"])
+    assert not alive(pid)
+    assert ended["end"]["reason"] == "agent_lost"

@@ -361,3 +361,15 @@ def test_a_follower_survives_a_restart_of_the_controller(real):
             os.kill(pid, signal.SIGKILL)
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (6, b"two\n")
+
+
+CLOSED = "import os, sys; [os.close(n) for n in (0, 1)]; os.execv(sys.executable, sys.argv[1:])"
+
+
+@pytest.mark.parametrize("command", ["jobs", "list", "queue", "top", "doctor", "status", "events"])
+def test_closed_standard_streams_are_no_fault_of_a_command(real, command):
+    words = [sys.executable, "-c", samples.CODE, command]
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED, *words], stderr=subprocess.PIPE, env=real.env, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

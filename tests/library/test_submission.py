@@ -9,8 +9,8 @@ from gridhand.library.pool.slots import NAMED
 from gridhand.library.submission import submission
 
 
-def body(**given):
-    return submission(["true"], None, {}, local=False, **{**NAMED, **given})
+def body(*, local=False, **given):
+    return submission(["true"], None, {}, local=local, **{**NAMED, **given})
 
 
 def test_a_time_limit_has_two_names_and_may_have_a_unit():
@@ -37,3 +37,15 @@ def test_a_job_may_want_a_signal_before_its_time_limit():
 def test_a_time_that_cannot_be_read_is_refused_by_its_name(field):
     with pytest.raises(InvalidInput, match=f"{field}:"):
         body(**{field: "soon"})
+
+
+@pytest.mark.parametrize("cwd", [None, "below"])
+def test_a_folder_that_is_gone_is_named(monkeypatch, tmp_path, cwd):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InvalidInput, match="cwd:") as refused:
+        body(local=True, cwd=cwd)
+    assert "the current one no longer exists" in refused.value.hint
+    assert body(local=True, cwd="/")["folder"] == "/"

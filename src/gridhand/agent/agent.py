@@ -278,7 +278,7 @@ class Agent:
         """Close the attempt, or kill what is left; a group knows that better than the starter."""
         if run.end is not None or run.clearing is not None:
             return
-        if may_have_left and run.pid is not None and run.groups.members() != set():
+        if may_have_left and run.may_have_begun and run.groups.members() != set():
             self.stopper.kill(run)
         else:
             self._close(run)
@@ -363,12 +363,13 @@ class Agent:
         doubtful, self._doubtful = self._doubtful, set()
         known = {self._adopt_one(report) for report in [*listing["running"], *listing["ended"]]}
         for run in [run for run in self.running.values() if run.key not in known]:
-            if run.key in doubtful:
+            in_doubt = run.key in doubtful
+            if in_doubt and not run.groups.members():
                 self._fail(run, "it could not be started: the starter did not answer")
             elif run.waiting_since is not None:
                 run.exit = {"reason": "returned", "message": "the starter has lost its journal"}
                 self._close(run)
-            elif run.pid is not None and run.clearing is None:
+            elif (run.pid is not None or in_doubt) and run.clearing is None:
                 run.exit = run.exit or _forgotten()
                 self._leader_ended(run, may_have_left=True)
         self._flush()

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -41,7 +41,12 @@ _COLOURS = {
 
 
 def on_terminal() -> bool:
-    return sys.stdout.isatty()
+    return is_terminal(sys.stdout)
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Return whether a standard stream is a terminal; one that the caller has closed is None."""
+    return stream is not None and stream.isatty()
 
 
 def coloured(text: str, word: str | None = None) -> str:

@@ -119,6 +119,14 @@ def read_call(resources: Any, named: Mapping[str, Any]) -> Request:
     return read_work(resources, named)
 
 
+def _folder(given: str | os.PathLike[str] | None) -> str:
+    try:
+        return os.path.abspath(given or os.getcwd())
+    except FileNotFoundError:
+        allowed = "an absolute path, or change to another folder: the current one no longer exists"
+        raise InvalidInput("cwd", given, allowed) from None
+
+
 def submission(
     command: Sequence[str] | str,
     resources: Any,
@@ -137,7 +145,7 @@ def submission(
         "after": _after(given["after"]),
     }
     if local:
-        body["folder"] = os.path.abspath(given["cwd"] or os.getcwd())
+        body["folder"] = _folder(given["cwd"])
     else:
         _refuse_paths(given)
     if given.get("within") is not None:

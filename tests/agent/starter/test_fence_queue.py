@@ -135,6 +135,26 @@ def test_who_waited_when_the_starter_was_killed_has_not_begun(place, starter, to
     assert not (place.path / "touched").exists()
 
 
+def test_who_has_begun_does_not_count_as_waiting_when_the_journal_was_cut(place, starter, tools):
+    """Its begin was cut off the journal, and its process lives."""
+    first, said, held = place.held("first", fence="f")
+    following, following_said, _ = place.held("next", fence="f")
+    starter.start([first, following])
+    said.hear()
+    held.open()
+    leader = int(following_said.hear())
+    journal = place.path / place.folder / "journal"
+    lines = journal.read_text().splitlines(keepends=True)
+    wait = next(at for at, line in enumerate(lines) if '"wait"' in line)
+    journal.write_text("".join(lines[: wait + 1]))
+    place.kill(starter)
+    again = place.connect()
+    found = {one["job"]: (one["end"]["reason"], one["survivors"]) for one in again.list()["ended"]}
+    assert found["next"] == ("lost", [leader])
+    again.stop_all("next", 0)
+    tools.gone(leader)
+
+
 def test_who_waited_when_the_machine_went_down_may_have_begun(place):
     """That it had begun may be what did not reach the disk."""
     name = {"job": "j", "attempt": 0, "fence": "f", "cgroups": [], "boot": "another"}

@@ -289,6 +289,13 @@ def test_arrays_pass_from_one_to_the_next_and_not_through_here(grid):
     assert array[0] == 2
 
 
+def test_many_futures_in_an_argument_are_not_searched_one_by_one(grid, monkeypatch):
+    compared = []
+    monkeypatch.setattr(TaskFuture, "__eq__", lambda one, other: compared.append(one) or False)
+    assert total.submit([add.submit(number) for number in range(50)]).result(30) == sum(range(51))
+    assert compared == []
+
+
 def test_a_future_hidden_in_an_object_is_refused_whether_or_not_it_is_done(grid):
     class Box:
         pass

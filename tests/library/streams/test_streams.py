@@ -82,6 +82,14 @@ class TestReaders:
             stream.stop()
             assert list(stream) == []
 
+    def test_the_items_of_an_abandoned_map_are_not_run(self, grid):
+        graph = one(lambda xs: [list(xs)] * len(xs), batch_size=4)
+        with grid.stream(graph, capacity=5) as stream:
+            abandoned = stream.map(range(9))
+            assert next(abandoned) == [0, 1, 2, 3]  # the fifth waits for a batch
+            abandoned.close()
+            assert list(stream.map([10, 20, 30, 40])) == [[10, 20, 30, 40]] * 4
+
     def test_a_map_does_not_get_what_was_pushed_before(self, grid):
         with grid.stream(one(lambda x: 2 * x)) as stream:
             pushed = stream.push(1)

@@ -118,7 +118,8 @@ class RunningAttempt:
 
     def update(self, report: StarterReport) -> None:
         """Take over what the starter reports; the same report again changes nothing."""
-        self.pid, self.start = report["pid"], report["start"] or 0
+        if report["pid"] is not None:  # a starter that has lost its journal knows less than we do
+            self.pid, self.start = report["pid"], report["start"] or 0
         if report["state"] == "waiting":
             if self.waiting_since is None:
                 self.waiting_since = boot_clock.boot_ms()
@@ -127,6 +128,11 @@ class RunningAttempt:
         self.begun_ms, self.begun_boot_ms = report["begun_ms"], report["begun_boot_ms"]
         if report["state"] == "ended" and self.exit is None:
             self.exit = report["end"]
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether it has or had processes. Of a lost attempt the starter may not know the pid."""
+        return self.pid is not None or (self.exit is not None and self.exit["reason"] == "lost")
 
     @property
     def key(self) -> Key:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict
 
 from gridhand.agent.starter.journal import Record
@@ -220,11 +220,15 @@ class Attempts:
                 for job, number in record["attempts"]:
                     self.known.pop((job, number), None)
 
-    def lose(self) -> list[StartedAttempt]:
-        """End and return the attempts whose end an earlier starter did not see."""
+    def lose(self, has_begun: Callable[[Key], bool]) -> list[StartedAttempt]:
+        """End and return the attempts whose end an earlier starter did not see.
+
+        `has_begun` tells of each attempt, if the end of the journal was cut off.
+        """
         lost = [attempt for attempt in self.known.values() if attempt.end is None]
         for attempt in lost:
-            if attempt.waiting and attempt.boot == self.boot:
+            waited = attempt.waiting and not has_begun(attempt.key)
+            if waited and attempt.boot == self.boot:
                 # Its begin would be in the journal before it was started, so it was not.
                 message = "it had not begun when the starter ended"
                 attempt.finish({"reason": "returned", "message": message})

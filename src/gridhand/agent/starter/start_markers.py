@@ -31,6 +31,9 @@ class StartMarkers:
             return False
         return True
 
+    def has(self, key: Key) -> bool:
+        return os.access(_name(key), os.F_OK, dir_fd=self._fd)
+
     def remove(self, key: Key) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_name(key), dir_fd=self._fd)

@@ -94,7 +94,7 @@ class Starter:
         if kept != self.attempts.mark:
             write_mark(self._folder_fd, self.attempts.mark)
         survivors = find_unknown_survivors(self.attempts) if kept else []
-        for attempt in [*self.attempts.lose(), *survivors]:
+        for attempt in [*self.attempts.lose(self.markers.has), *survivors]:
             self.note_end(attempt)
         self.commit()
 

@@ -17,7 +17,7 @@ from gridhand.cli import render
 from gridhand.cli.help_format import command, option
 from gridhand.cli.support import machine_checks
 from gridhand.cli.support.machine_checks import Finding
-from gridhand.home import LONGEST_SOCKET, OWN_FOLDER, Home, close_hint, machine_socket
+from gridhand.home import LONGEST_SOCKET, OWN_FOLDER, Home, close_hint, machine_socket, open_hint
 from gridhand.posix.daemon import LOCK
 from gridhand.posix.locks import read_holder
 
@@ -93,7 +93,7 @@ def check_home(home: Home) -> Iterator[Finding]:
         text = f"{folder} is open to other users (mode {status.st_mode & 0o777:03o})"
         yield Finding("home", "fail", text, close_hint(folder) or OWN_FOLDER)
     elif not os.access(folder, os.W_OK | os.X_OK):
-        hint = close_hint(folder) or OWN_FOLDER
+        hint = open_hint(folder) or OWN_FOLDER
         yield Finding("home", "fail", f"{folder} is not writable", hint)
     else:
         yield Finding("home", "ok", folder)

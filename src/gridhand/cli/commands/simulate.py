@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from gridhand.cli import render
 from gridhand.cli.help_format import command, option
 
 _SHOW_AFTER_S = 1.0
@@ -148,7 +149,7 @@ class ReplayProgress:
 
     def show(self, done: int, total: int) -> None:
         if self._bar is None:
-            if not sys.stderr.isatty() or time.monotonic() - self._start < _SHOW_AFTER_S:
+            if not render.is_terminal(sys.stderr) or time.monotonic() - self._start < _SHOW_AFTER_S:
                 return
             self._bar = click.progressbar(length=total, label="arrivals", file=sys.stderr)
             self._bar.__enter__()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import click
 
+from gridhand.cli import render
 from gridhand.cli.help_format import command, option
 
 _SHOW_AFTER_S = 1.0
@@ -135,7 +136,7 @@ def _progress(what: str) -> Callable[[int, int], None]:
     start = time.monotonic()
 
     def show(done: int, total: int) -> None:
-        if sys.stderr.isatty() and time.monotonic() - start > _SHOW_AFTER_S:
+        if render.is_terminal(sys.stderr) and time.monotonic() - start > _SHOW_AFTER_S:
             end = "\r\033[K" if done >= total else ""
             click.echo(f"\r{done:,} of {total:,} {what}{end}", nl=False, err=True)
 

@@ -45,7 +45,7 @@ def top(once: bool, every: float, as_json: bool) -> None:
         if as_json:
             status, jobs = fetch_view(client)
             render.print_json({"status": status, "jobs": jobs})
-        elif once or not (sys.stdin.isatty() and render.on_terminal()):
+        elif once or not (render.is_terminal(sys.stdin) and render.on_terminal()):
             click.echo("\n".join(frame(*fetch_view(client), width=200)))
         else:
             _watch(client, every)

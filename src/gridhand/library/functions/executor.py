@@ -25,7 +25,7 @@ from gridhand.library.functions.function_runner import (
     Returned,
     runner_of,
 )
-from gridhand.library.functions.future import TaskFuture, sending_only
+from gridhand.library.functions.future import SendableFutures, TaskFuture
 from gridhand.library.functions.retry_call import RetriedCall
 from gridhand.library.functions.task import Task
 from gridhand.library.functions.task_options import Options
@@ -130,7 +130,7 @@ class GridExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._open.add(future)
         future.add_done_callback(self._over)
-        with sending_only(()):
+        with SendableFutures(()):
             self._start(call, future)
         if self._group.setup is not None:
             self._check_setup(future)

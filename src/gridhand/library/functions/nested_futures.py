@@ -25,7 +25,8 @@ _PLAIN = frozenset({bool, bytes, float, int, str, NoneType})
 
 def depends_on(args: Any, found: list[TaskFuture[Any]]) -> None:
     """Collect the futures among arguments, also those inside of containers and dataclasses."""
-    _collect(args, found, [])
+    if type(args) is not tuple or not _PLAIN.issuperset(map(type, args)):
+        _collect(args, found, [])
 
 
 def _collect(container: Any, found: list[TaskFuture[Any]], within: list[Any]) -> None:
@@ -61,6 +62,8 @@ def _fields(one: Any) -> list[str]:
 
 def refuse_closure(code: Any) -> None:
     """Raise if a function refers to a future: its value could not take the place of that."""
+    if type(code) is FunctionType and code.__closure__ is None:
+        return
     if isinstance(code, partial):
         held: list[TaskFuture[Any]] = []
         depends_on((code.args, code.keywords), held)

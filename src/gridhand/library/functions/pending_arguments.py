@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
-from gridhand.library.functions.future import TaskFuture, error_of, sending_only
+from gridhand.library.functions.future import SendableFutures, TaskFuture, error_of
 from gridhand.library.functions.nested_futures import with_values
 from gridhand.library.functions.retry_call import fail_future
 from gridhand.library.pool.pool import Pool
@@ -65,7 +65,7 @@ class PendingArguments:
                 args, kwargs = with_values(args), with_values(kwargs)
             values = tuple(_given(one, in_processes) for one in args)
             named = {name: _given(value, in_processes) for name, value in kwargs.items()}
-            with sending_only(needed):
+            with SendableFutures(set(needed)):
                 start(future, values, named)
         except Exception as refused:  # the grid was closed meanwhile
             fail_future(future, refused)

@@ -44,7 +44,7 @@ class ReferredValues:
         for known, name, value in self._globals:
             if known.get(name, _ABSENT) is not value:
                 return False
-        return all(_contents(cell) is value for cell, value in self._cells)
+        return not self._cells or all(_contents(cell) is value for cell, value in self._cells)
 
 
 def is_sent_by_value(code: FunctionType) -> bool:

@@ -28,7 +28,7 @@ from gridhand.core.model.requests import Request
 from gridhand.library.backend import Duration
 from gridhand.library.current_grid import current_grid
 from gridhand.library.functions.function_runner import FunctionCall, HasRunner, runner_of
-from gridhand.library.functions.future import TaskFuture, sending_only
+from gridhand.library.functions.future import SendableFutures, TaskFuture
 from gridhand.library.functions.nested_futures import depends_on, refuse_closure
 from gridhand.library.functions.pending_arguments import PendingArguments
 from gridhand.library.functions.retry_call import RetriedCall
@@ -154,7 +154,7 @@ class Task(Generic[P, R]):
         if needed:
             PendingArguments(self._start, future, args, kwargs, needed)
         else:
-            with sending_only(()):
+            with SendableFutures(()):
                 self._start(future, args, kwargs)
         return future
 
@@ -213,7 +213,8 @@ class Task(Generic[P, R]):
             while futures:
                 left = None if end is None else max(0.0, end - monotonic())
                 yield futures.popleft().result(left)
-                futures.extend(submit(*args) for args in itertools.islice(source, 1))
+                for args in itertools.islice(source, 1):
+                    futures.append(submit(*args))
         finally:
             for one in futures:
                 one.cancel()

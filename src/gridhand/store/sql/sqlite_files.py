@@ -22,18 +22,19 @@ class SqliteFiles:
 
     def __init__(self, path: str) -> None:
         self._path = os.path.realpath(path)  # SQLite resolves links when it opens the file
+        self._paths = (self._path, *(f"{self._path}{log}" for log in _LOGS))
         self._found: dict[str, tuple[int, int]] = {}
         self.lost()
 
     def lost(self) -> str:
         """Return the path of a file that was removed or replaced; "" if none was."""
-        for path in (self._path, *(f"{self._path}{log}" for log in _LOGS)):
+        for path in self._paths:
             identity = _identity(path)
-            known = self._found.get(path)
-            if known is not None and identity != known:
-                return path
-            if known is None and identity is not None:
-                self._found[path] = identity
+            if identity != self._found.get(path):
+                if path in self._found:
+                    return path
+                if identity is not None:
+                    self._found[path] = identity
         return ""
 
     def write_anew(self, connection: sqlite3.Connection) -> None:
