@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.job_tallies import JobTallies
 from gridhand.core.model.names import AllocationId, AttemptKey, JobId
 
 
@@ -15,6 +16,7 @@ class JobIndex:
         self.next_number = next_number
         self.open: dict[JobId, Job] = {}
         self.over: dict[JobId, Job] = {}  # ended by changes that are not yet durable
+        self.tallies = JobTallies()
         self._holding: dict[AllocationId, dict[JobId, None]] = {}
 
     def holding(self, allocation: AllocationId) -> list[Job]:
@@ -57,6 +59,7 @@ class JobIndex:
         self.open[job.id] = job
 
     def apply(self, before: Job | None, after: Job | None) -> None:
+        self.tallies.replace(before, after)
         if before is not None:
             (self.open if before.open else self.over).pop(before.id, None)
         if after is not None:
