@@ -18,7 +18,9 @@ from gridhand.core.explain.explain import explain
 from gridhand.core.explain.explanation import Explanation
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs.job import After, JobSpec
+from gridhand.core.jobs.scopes import most_charged
 from gridhand.core.queue.job_admission import NOTHING_LEFT_OPEN, LeftOpen
+from gridhand.core.queue.running_quotas import running_quotas
 
 _MOST_TASKS = 10_000
 _SHOWN = 3
@@ -37,6 +39,7 @@ async def planned(
     if work.within is not None:
         return await controller.ask(Read(lambda context: _plan_within(work, after, context)))
     waits = await _find_waits(controller, after)
+    waits = waits or await controller.ask(Read(lambda context: _find_quota(work, context)))
     try:
         found = await controller.ask(Read(lambda context: _explain(work, context)))
     except InvalidRequest as error:  # its neighbour does not exist now, but may come
@@ -67,6 +70,12 @@ def _explain(work: JobSpec, context: Context) -> Explanation:
     if not found.ever and not comes_and_goes:
         raise Refusal(asked, context.snapshot).error()
     return found
+
+
+def _find_quota(work: JobSpec, context: Context) -> str:
+    """Return which quota has no room for the job now, or an empty text."""
+    quotas = running_quotas(context.queues, context.ledger.jobs.placed())
+    return quotas.why(work, most_charged(work.request)) or ""
 
 
 async def _find_waits(controller: Controller, after: tuple[After, ...]) -> str:

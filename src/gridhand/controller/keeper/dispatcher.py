@@ -24,6 +24,7 @@ from gridhand.core.model.names import AllocationId, JobId, NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.room import could_fit_on
 from gridhand.core.queue.delays import current_request, declared_ms
+from gridhand.core.queue.named_queues import NO_QUEUES
 from gridhand.core.queue.preemption import Preemption
 from gridhand.core.queue.queue import Queue
 from gridhand.core.queue.shares import Shares
@@ -57,6 +58,7 @@ class Dispatch:
         self.shares = Shares()
         self.timeline = Timeline()
         self.preemption = Preemption()
+        self._named = NO_QUEUES
         self.queue = self._new_queue()
         self._freed_on: set[NodeName] = set()  # nodes on which something was freed
         self.listener = listener
@@ -78,6 +80,7 @@ class Dispatch:
     def _new_queue(self) -> Queue:
         queue = Queue(self._startable)
         queue.ready.owner_order = self.shares.order
+        queue.ready.use_quotas(self._named, ())
         return queue
 
     def load(self, open_jobs: Iterable[Job]) -> None:
@@ -120,6 +123,7 @@ class Dispatch:
 
         `grant` decides about an allocation that waits, and returns why it has to wait on.
         """
+        self._follow_rules(context)
         self._catch_up(context, begun=True)
         for job, reason in self.queue.too_late(context.now):
             if job.id not in self.waits:
@@ -130,6 +134,12 @@ class Dispatch:
         if starting and not self._paused:
             self._start(context, grant)
         self._catch_up(context)
+
+    def _follow_rules(self, context: Context) -> None:
+        """Apply named queues and quotas that were read again, also to what waits and runs."""
+        if context.queues is not self._named:
+            self._named = context.queues
+            self.queue.ready.use_quotas(self._named, context.ledger.jobs.placed())
 
     def look_again(self) -> None:
         """Try waiting jobs again: something outside the ledger became free."""

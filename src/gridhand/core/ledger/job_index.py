@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.job_tallies import JobTallies
@@ -45,6 +45,10 @@ class JobIndex:
     def running_attempts(self) -> set[AttemptKey]:
         """Return the attempts of all jobs that have an allocation."""
         return {attempt for held in self._holding for attempt in self.attempts_in(held)}
+
+    def placed(self) -> Iterator[Job]:
+        """Yield all jobs that have an allocation."""
+        return (self.open[id] for ids in self._holding.values() for id in ids)
 
     def running(self) -> int:
         """Return how many jobs run, without looking at the queued ones."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gridhand.core.jobs.scopes import Scope
@@ -82,6 +82,12 @@ class NamedQueues:
         if rules is None:
             return NO_QUOTA
         return rules.quota if scope.owner is None else rules.owner_quota
+
+    def all_quotas(self) -> Iterator[Quota]:
+        yield from self.quotas.values()
+        for rules in self.queues.values():
+            yield rules.quota
+            yield rules.owner_quota
 
     def weight_of(self, owner: str, queue: str | None = None) -> float:
         """Return the weight of an owner's jobs in a queue: that of the owner times the queue's."""

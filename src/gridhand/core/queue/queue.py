@@ -3,7 +3,7 @@
 One pass over the queue:
 
 1. Jobs whose back-off is over become ready. Jobs with open dependencies are not ready, and arrays
-   at their limit are skipped.
+   at their limit and jobs over a quota are skipped.
 2. Ready jobs are offered by priority, then by the shares of their owners, then by number: see
    `ready` and `shares`. A retried job keeps its number, and so its place.
 3. The caller tries to place the job it is offered, then calls `put` with the running job, `refuse`
@@ -146,7 +146,9 @@ class Queue:
     def is_ready(self, id: JobId) -> bool:
         """Return whether the job waits for room, and for nothing else."""
         entry = self._entries.get(id)
-        return entry is not None and entry.request_class is not None
+        if entry is None or entry.request_class is None:
+            return False
+        return not self.ready.is_limited(entry)
 
     def look_again_at(self, id: JobId, at: int) -> None:
         """Offer the job again at that time, though nothing was freed."""
@@ -176,7 +178,7 @@ class Queue:
             return f"retries in {-(-(job.not_before - now) // 1000)} s, after {last}"
         if (running := self.ready.running_in_array(job)) >= (job.work.at_once or running + 1):
             return f"{running} jobs of its array are running, which is its limit"
-        why = self.ready.why(entry)
+        why = self.ready.why_limited(entry) or self.ready.why(entry)
         if why is None:
             return "it has not been tried yet"
         return why if isinstance(why, str) else why.sentence()
