@@ -5,11 +5,11 @@ import pytest
 from controller_place import in_place
 from gridhand import Node, StoreUnavailable
 from gridhand.controller.jobs.dry_run import planned
-from gridhand.core.jobs.job import JobSpec, Priority, Reason
+from gridhand.core.jobs.job import JobSpec, JobState, Priority, Reason
 from gridhand.core.ledger.allocations import Terms
 from gridhand.core.model.requests import Request
 from gridhand.core.observations import UseQueues
-from gridhand.core.operations import Allocate, Cancel, Register, Submit
+from gridhand.core.operations import Allocate, Cancel, Register, SetHeld, Submit
 from gridhand.core.queue.named_queues import NamedQueues, QueueRules, Quota
 
 CPU = 10_000
@@ -174,7 +174,11 @@ def test_tasks_that_share_an_allocation_count_once(desk):
     assert len(desk.running()) > 2
     other = desk.submit(1, node="b")
     assert other in desk.running()
-    assert desk.why(desk.submit(1)) == "quota: ann runs 2 of 2 jobs"
+    late = desk.submit(1)
+    assert desk.why(late) == "quota: ann runs 2 of 2 jobs"
+    desk.clock.ms += 2
+    desk.end(next(id for id in desk.running() if id != other), ran_ms=2)
+    assert desk.why(late) == "quota: ann runs 2 of 2 jobs"  # others go on in its place
     desk.check()
 
 
@@ -203,17 +207,17 @@ def test_a_job_within_an_allocation_does_not_count(desk):
 
 def test_room_is_not_kept_for_a_job_over_its_quota(desk):
     desk.nodes(a=4)
-    use(desk, {"ann": cores(4)})
     first = desk.submit(2, time_limit_ms=60_000)
     desk.submit(1, owner="bob", time_limit_ms=60_000)
     large = desk.submit(4)
-    assert desk.running() == ["1", "2"]
-    use(desk, {"ann": cores(2)})
+    assert desk.dispatch.timeline.get(large) is not None
+    use(desk, {"ann": cores(4)})
     assert not desk.dispatch.timeline
-    assert desk.why(large) == "quota: ann runs 2 of 2 cpu"
+    assert desk.why(large) == "quota: ann runs 2 of 4 cpu; this needs 4"
     bobs = desk.submit(1, owner="bob")  # nobody knows when it ends
-    assert bobs in desk.running()
+    assert desk.running() == ["1", "2", bobs]
     desk.end(first)
+    assert desk.dispatch.timeline.get(large) is not None
 
 
 @in_place()
@@ -222,3 +226,75 @@ async def test_a_dry_run_says_that_a_quota_is_full(place):
     work = JobSpec("ann", ("true",), "/", Request.of(cpu=1))
     plan = await planned(place.controller, work, ())
     assert (plan["starts"], plan["why"]) == (False, "quota: ann runs 0 of 0 jobs")
+
+
+def test_a_job_that_waited_too_long_for_its_queue_expires(desk):
+    desk.nodes(a=1)
+    use(desk, q={"expiry_ms": 1000})
+    first, second, other = desk.submit(1, queue="q"), desk.submit(1, queue="q"), desk.submit(1)
+    held = desk.submit(1, queue="q", begin_ms=500)
+    desk.clock.ms += 999
+    desk.submit(1)
+    assert second in desk.jobs()
+    desk.clock.ms += 1
+    desk.submit(1)
+    assert desk.job(second).reason is Reason.EXPIRED
+    assert desk.state(second) is JobState.CANCELLED
+    assert desk.running() == [first]  # it runs, and so it is kept
+    assert {held, other} <= desk.jobs().keys()
+    desk.end(first, reason=Reason.NODE_LOST)
+    desk.clock.ms += 10_000
+    desk.submit(1)
+    assert first in desk.jobs()  # it has run, and so it does not expire
+    assert desk.job(held).reason is Reason.EXPIRED
+
+
+def test_a_reload_gives_jobs_that_wait_another_expiry(desk):
+    desk.nodes(a=1)
+    use(desk, q={})
+    desk.submit(1)
+    waiting = desk.submit(1, queue="q")
+    desk.clock.ms += 5000
+    use(desk, q={"expiry_ms": 6000})
+    assert waiting in desk.jobs()
+    desk.ask(SetHeld("ann", ids=(waiting,)))  # which changes nothing about it
+    use(desk, q={"expiry_ms": 5500})
+    use(desk, q={"expiry_ms": 1000})
+    assert desk.job(waiting).reason is Reason.EXPIRED
+    assert desk.kinds().count(("job.ended", waiting)) == 1
+    desk.check()
+
+
+def test_a_job_with_several_alarms_ends_once(desk):
+    desk.nodes(a=1)
+    desk.submit(1)
+    use(desk, q={"expiry_ms": 1000})
+    waiting = desk.submit(1, queue="q", deadline_ms=1000)
+    use(desk, q={"expiry_ms": 1000})
+    desk.clock.ms += 1000
+    desk.submit(1)
+    assert desk.job(waiting).reason is Reason.EXPIRED
+    assert desk.kinds().count(("job.ended", waiting)) == 1
+    desk.check()
+
+
+def test_room_is_kept_by_the_expected_time_of_a_queue(desk):
+    desk.nodes(a=2)
+    use(desk, quick={"default_duration_ms": 60_000})
+    desk.submit(1, queue="quick")
+    large = desk.submit(2)
+    claim = desk.dispatch.timeline.get(large)
+    assert claim.start == desk.clock.ms + 60_000
+
+
+def test_an_owner_with_more_weight_comes_first(desk):
+    desk.nodes(a=3)
+    desk.ask(UseQueues(NamedQueues({}, {}, {"ann": 4.0})))
+    desk.settle()
+    desk.submit(1, owner="ann")
+    desk.submit(1, owner="bob")
+    last = desk.submit(1, owner="bob")
+    bobs, anns = desk.submit(1, owner="bob"), desk.submit(1, owner="ann")
+    desk.end(last)
+    assert anns in desk.running()  # both run one, but hers counts a quarter
+    assert bobs not in desk.running()

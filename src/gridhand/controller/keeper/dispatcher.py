@@ -23,7 +23,7 @@ from gridhand.core.ledger.ledger import Change, Placement
 from gridhand.core.model.names import AllocationId, JobId, NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.room import could_fit_on
-from gridhand.core.queue.delays import current_request, declared_ms
+from gridhand.core.queue.delays import current_request, declared_ms, expected_ms
 from gridhand.core.queue.named_queues import NO_QUEUES
 from gridhand.core.queue.preemption import Preemption
 from gridhand.core.queue.queue import Queue
@@ -58,7 +58,7 @@ class Dispatch:
         self.shares = Shares()
         self.timeline = Timeline()
         self.preemption = Preemption()
-        self._named = NO_QUEUES
+        self._rules = NO_QUEUES
         self.queue = self._new_queue()
         self._freed_on: set[NodeName] = set()  # nodes on which something was freed
         self.listener = listener
@@ -80,7 +80,7 @@ class Dispatch:
     def _new_queue(self) -> Queue:
         queue = Queue(self._startable)
         queue.ready.owner_order = self.shares.order
-        queue.ready.use_quotas(self._named, ())
+        queue.use_rules(self._rules, ())
         return queue
 
     def load(self, open_jobs: Iterable[Job]) -> None:
@@ -137,9 +137,12 @@ class Dispatch:
 
     def _follow_rules(self, context: Context) -> None:
         """Apply named queues and quotas that were read again, also to what waits and runs."""
-        if context.queues is not self._named:
-            self._named = context.queues
-            self.queue.ready.use_quotas(self._named, context.ledger.jobs.placed())
+        if context.queues is self._rules:
+            return
+        self._rules = rules = context.queues
+        self.timeline.expected_ms = lambda job: expected_ms(job, rules)
+        self.shares.weight = rules.weight_of
+        self.queue.use_rules(rules, context.ledger.jobs.placed())
 
     def look_again(self) -> None:
         """Try waiting jobs again: something outside the ledger became free."""
