@@ -8,7 +8,9 @@ from controller_place import in_place
 from gridhand.config.config_errors import InvalidConfig
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.settings import Settings
+from gridhand.core.jobs.spec import Priority
 from gridhand.core.placement.strategies import STRATEGIES
+from gridhand.core.queue.named_queues import QueueRules, Quota
 
 STEP = Read(lambda context: context.snapshot.memory_step_bytes)
 
@@ -54,8 +56,8 @@ async def test_a_reload_changes_what_it_can_and_nothing_that_runs(place):
         "strategy: pack\nretention: {jobs: 1d}\nname: lab\nqueues: {night: {}}\n"
         "memory_granularity: 100MB"
     )
-    assert told["changed"] == ["memory_granularity", "retention", "strategy"]
-    assert (told["needs_restart"], told["not_used_yet"]) == (["name"], ["queues"])
+    assert told["changed"] == ["memory_granularity", "queues", "retention", "strategy"]
+    assert (told["needs_restart"], told["not_used_yet"]) == (["name"], [])
     assert await place.controller.ask(STEP) == 10**8
     assert settings.kept_ms() == 86_400_000
     strategy = Read(lambda context: context.strategy)
@@ -77,3 +79,47 @@ async def test_memory_granularity_counts_from_the_start(place):
     place.settings = Settings(str(file))
     await place.open()
     assert await place.controller.ask(STEP) == 2**30
+
+
+QUEUES = """
+queues:
+  gpu: {priority: high, owners: [ann], max_length: 9, default_duration: 2h, expiry: 1d, weight: 3,
+        defaults: {memory_gb: 4}, limits: {cpu: 8}, quota: {running: {gpu: 0}, max_running_jobs: 2},
+        owner_quota: {queued: {cpu: 4}, max_queued_jobs: 3}}
+quotas: {ann: {running: {cpu: 2}, weight: 2}, "*": {max_queued_jobs: 5}}
+"""
+
+
+def test_queues_and_quotas_are_read_as_plain_values(tmp_path):
+    (tmp_path / "lab.yaml").write_text(QUEUES)
+    queues = Settings(str(tmp_path / "lab.yaml")).queues
+    assert queues.queues["gpu"] == QueueRules(
+        "gpu",
+        Priority.HIGH,
+        frozenset({"ann"}),
+        max_length=9,
+        default_duration_ms=7_200_000,
+        expiry_ms=86_400_000,
+        defaults={"memory": 4 * 10**9},
+        limits={"cpu": 80_000},
+        quota=Quota({"gpu": 0}, max_running_jobs=2),
+        owner_quota=Quota(queued={"cpu": 40_000}, max_queued_jobs=3),
+        weight=3,
+    )
+    assert queues.quotas == {"ann": Quota({"cpu": 20_000}), "*": Quota(max_queued_jobs=5)}
+    assert queues.weight_of("ann", "gpu") == 6
+
+
+@in_place()
+async def test_queues_count_from_the_start_and_after_a_reload(place):
+    file = Path(place.home.folder) / "lab.yaml"
+    file.write_text(QUEUES)
+    await place.close()
+    place.settings = Settings(str(file))
+    await place.open()
+    names = Read(lambda context: sorted(context.queues.queues))
+    assert await place.controller.ask(names) == ["gpu"]
+    file.write_text("queues: {short: {}}")
+    told = await place.settings.reload(place.controller.ask)
+    assert told["changed"] == ["queues", "quotas"]
+    assert await place.controller.ask(names) == ["short"]

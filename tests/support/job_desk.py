@@ -10,6 +10,7 @@ from gridhand.controller.keeper.questions import Read
 from gridhand.core.jobs.job import AttemptEnd, JobSpec, JobState, Reason
 from gridhand.core.model.requests import Request
 from gridhand.core.operations import DumpLedger, EndAttempts, Ended, ListEvents, Register, Submit
+from until import until
 
 START = 1_000_000
 
@@ -30,15 +31,18 @@ class Desk:
         self.told = []
         self.open()
 
-    def open(self):
+    def open(self, *, paused=False):
         self.store = FailingStore(self.path)
         self.dispatch = Dispatch(lambda changes, held: self.told.extend(changes))
+        if paused:
+            self.dispatch.pause()
         self.keeper = Keeper(self.store, clock=Clock, dispatch=self.dispatch)
         self.backend = Embedded(self.keeper)
 
-    def restart(self):
+    def restart(self, *, paused=False):
+        """Start another keeper, which starts no jobs yet if it is `paused`."""
         self.backend.close()
-        self.open()
+        self.open(paused=paused)
 
     @property
     def clock(self):
@@ -46,6 +50,10 @@ class Desk:
 
     def ask(self, call):
         return self.backend.run(call)
+
+    def settle(self):
+        """Wait until the keeper has done what was due when this was asked."""
+        until(lambda: not self.ask(Read(lambda desk: self.dispatch.due(desk.now))))
 
     def nodes(self, **cpus):
         self.ask(Register("ann", nodes=tuple(Node.of(name, cpu=cpu) for name, cpu in cpus.items())))

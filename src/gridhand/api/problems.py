@@ -39,6 +39,8 @@ _STATUS: tuple[tuple[type[GridError], int], ...] = (
     (errors.StoreFenced, 503),
     (errors.StoreError, 500),
     (errors.JobsFull, 429),
+    (errors.QuotaExceeded, 429),
+    (errors.QueueNotAllowed, 403),
     (errors.GridClosed, 503),
 )
 _MOST_SHOWN = 200

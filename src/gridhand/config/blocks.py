@@ -23,6 +23,8 @@ from gridhand.config.fields import (
 
 Priority = Literal["urgent", "high", "medium", "low"]
 Reclaim = Literal["pause", "vacate", "keep"]
+QueueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+OwnerName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class NodeBlock(Block):
@@ -96,18 +98,28 @@ class QuotaBlock(Block):
     max_queued_jobs: Count | None = None
 
 
-class QueueBlock(Block):
-    """A named queue."""
+Weight = Annotated[float, Field(gt=0, le=1_000_000)]
 
-    priority: Priority = "medium"
-    owners: tuple[str, ...] = ()
+
+class OwnerBlock(QuotaBlock):
+    """The quota of an owner, and their weight against others."""
+
+    weight: Weight = 1
+
+
+class QueueBlock(Block):
+    """A named queue. `quota` is for all its jobs, and `owner_quota` for those of each owner."""
+
+    priority: Priority | None = None
+    owners: tuple[OwnerName, ...] = ()
     max_length: Count | None = None
     default_duration: Seconds | None = None
     expiry: Seconds | None = None
     defaults: Amounts = Field(default_factory=dict)
     limits: Amounts = Field(default_factory=dict)
     quota: QuotaBlock = QuotaBlock()
-    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1
+    owner_quota: QuotaBlock = QuotaBlock()
+    weight: Weight = 1
 
 
 class AlertsBlock(Block):
@@ -151,7 +163,3 @@ class EngineBlock(Block):
 
     kind: Literal["local", "ray", "external"] = "local"
     ray_address: str | None = None
-
-
-QueueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-OwnerName = Annotated[str, Field(min_length=1, max_length=200)]

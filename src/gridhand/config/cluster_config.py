@@ -14,10 +14,10 @@ from gridhand.config.blocks import (
     EngineBlock,
     HttpBlock,
     NodeBlock,
+    OwnerBlock,
     OwnerName,
     QueueBlock,
     QueueName,
-    QuotaBlock,
     RetentionBlock,
     SharingBlock,
 )
@@ -35,14 +35,14 @@ class ClusterConfig(Block):
 
     # The features of these blocks have not landed yet.
     NOT_USED_YET: ClassVar[frozenset[str]] = frozenset(
-        {"nodes", "resource_sharing", "queues", "quotas", "alerts", "engine"}
+        {"nodes", "resource_sharing", "alerts", "engine"}
     )
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = "gridhand"
     nodes: Annotated[tuple[NodeBlock, ...], Field(min_length=1)] | None = None
     resource_sharing: SharingBlock = SharingBlock()
     queues: dict[QueueName, QueueBlock] = Field(default_factory=dict)
-    quotas: dict[OwnerName, QuotaBlock] = Field(default_factory=dict)
+    quotas: dict[OwnerName, OwnerBlock] = Field(default_factory=dict)
     alerts: AlertsBlock = AlertsBlock()
     store: Annotated[str, Field(min_length=1)] | None = None
     engine: EngineBlock = EngineBlock()

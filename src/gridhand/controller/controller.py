@@ -298,17 +298,17 @@ class Controller(JobReader):
         *,
         indices: tuple[int, ...] = (),
         after: tuple[After, ...] = (),
+        left_open: frozenset[str] = frozenset(),
     ) -> Submitted:
         """Queue a job or an array. The environment that `work` names must have been kept."""
-        command = Submit(work.owner, op_id, work, indices, await expand_arrays(after, self))
-        count = max(1, len(indices))
+        count, after = max(1, len(indices)), await expand_arrays(after, self)
+        command = Submit(work.owner, op_id, work, indices, after, left_open)
         self.environments.need(work.environment, count - 1)
         try:
             submitted = await self.ask(command)
-        except OutcomeUnknown:
-            raise  # the job may have been stored, and need them
-        except GridError:
-            self.environments.drop(work.environment, count)
+        except GridError as error:
+            if not isinstance(error, OutcomeUnknown):  # else it may be stored, and need them
+                self.environments.drop(work.environment, count)
             raise
         if not submitted.fresh:
             self.environments.drop(work.environment, count)

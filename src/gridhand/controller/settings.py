@@ -10,15 +10,25 @@ from gridhand.config.blocks import HttpBlock
 from gridhand.config.cluster_config import ClusterConfig
 from gridhand.config.config_errors import InvalidConfig
 from gridhand.config.fields import Block
+from gridhand.controller.queue_rules import named_queues
 from gridhand.core.model.names import NodeName
 from gridhand.core.model.resources import read_amount
-from gridhand.core.observations import UseGranularity, UseStrategy
+from gridhand.core.observations import UseGranularity, UseQueues, UseStrategy
 from gridhand.core.operations import Operation
 from gridhand.core.placement.strategies import OwnStrategy, strategy_named
+from gridhand.core.queue.named_queues import NamedQueues
 from gridhand.store.urls import store_at
 
 RELOADABLE = frozenset(
-    {"strategy", "retention", "respect_foreign_use", "admin_group", "memory_granularity"}
+    {
+        "strategy",
+        "retention",
+        "respect_foreign_use",
+        "admin_group",
+        "memory_granularity",
+        "queues",
+        "quotas",
+    }
 )  # the others take effect at the next start
 
 
@@ -49,6 +59,11 @@ class Settings:
     def memory_step_bytes(self) -> int:
         """The memory of a request is rounded up to whole ones; 0 for any amount."""
         return read_amount("memory", self._config.memory_granularity or 0)
+
+    @property
+    def queues(self) -> NamedQueues:
+        """The named queues, and the quotas of owners."""
+        return named_queues(self._config)
 
     @property
     def admin_group(self) -> str | None:
@@ -87,6 +102,7 @@ class Settings:
     async def apply(self, ask: Callable[[Operation[Any]], Awaitable[Any]]) -> None:
         """Tell the keeper what it has to know besides the strategy."""
         await ask(UseGranularity(self.memory_step_bytes))
+        await ask(UseQueues(self.queues))
 
     async def reload(self, ask: Callable[[Operation[Any]], Awaitable[Any]]) -> dict[str, Any]:
         """Read the file again and apply it; raise InvalidConfig and change nothing if it is wrong.

@@ -6,6 +6,8 @@
     │   ├── InvalidName
     │   ├── InvalidRequest
     │   ├── InvalidDependency     a job is to run after one that does not exist
+    │   ├── OverLimit             more than a queue or a quota permits for one job
+    │   ├── UnknownQueue
     │   └── StrategyFailed        a user's strategy raised, or its scores cannot be used
     ├── UnknownResource           no node has a resource of that name
     ├── UnknownNode
@@ -43,6 +45,9 @@
     │   └── AllocationBusy        a job already runs in it
     ├── JobRefused                a job cannot make that move from its state
     ├── JobsFull                  too many jobs are queued or running
+    ├── QueueNotAllowed           a named queue is not for this owner
+    ├── QuotaExceeded             an owner or a queue has too much that waits
+    │   └── QueueFull
     ├── JobsRunning               the operation would end jobs that are queued or running
     ├── ControllerUnavailable     no controller runs, or it does not answer
     ├── VersionMismatch           the controller has another version
@@ -177,6 +182,38 @@ class InvalidDependency(InvalidInput):
         self.args = (f"after: there is no job {short_repr(wanted)}",)
         self.job = job
         self.wanted = wanted
+
+
+class OverLimit(InvalidInput):
+    """One job asks for more than its queue, or a quota, ever permits."""
+
+    code = "over_limit"
+
+    def __init__(self, field: str, value: str, where: str, allowed: str) -> None:
+        super().__init__(field, value, f"{allowed} in {where}")
+        self.args = (f"{field}: {value} is more than {where} allows",)
+        self.hint = f"{where[0].upper()}{where[1:]} allows {allowed}."
+        self.value = value
+        self.allowed = allowed
+
+
+class UnknownQueue(InvalidInput):
+    """The configuration has no queue of that name."""
+
+    code = "unknown_queue"
+
+    def __init__(self, name: str, nearest: str | None, allowed: Sequence[str]) -> None:
+        names = ", ".join(allowed)
+        super().__init__("queue", name, f"one of {names}" if names else "none: none is configured")
+        self.args = (f"there is no queue {short_repr(name)}{_did_you_mean(nearest)}",)
+        self.hint = _usable_queues(allowed)
+        self.nearest = nearest
+
+
+def _usable_queues(names: Sequence[str]) -> str:
+    if not names:
+        return "Leave the queue out: the configuration has none that you may use."
+    return f"You may use {', '.join(names)}."
 
 
 class StrategyFailed(InvalidInput):
@@ -684,6 +721,46 @@ class JobsFull(GridError):
             f"{open_jobs} jobs are queued or running; the limit is {most}",
             hint="Submit more when some have ended, or run several commands in one job.",
         )
+
+
+class QueueNotAllowed(GridError):
+    """The named queue is for other owners."""
+
+    code = "queue_not_allowed"
+
+    def __init__(self, queue: str, owner: str, allowed: Sequence[str]) -> None:
+        super().__init__(f"queue {queue} is not open to {owner}", hint=_usable_queues(allowed))
+        self.queue = queue
+        self.owner = owner
+
+
+class QuotaExceeded(GridError):
+    """An owner or a named queue may have no more that waits. Nothing of it was submitted."""
+
+    code = "quota_exceeded"
+
+    def __init__(
+        self, scope: str, what: str, used: int | str, asked: int | str, most: int | str
+    ) -> None:
+        super().__init__(
+            f"quota: {scope} has {used} of {most} {what}; {asked} more were submitted",
+            hint="Submit them when some of those have started or ended, or submit less.",
+        )
+        self.scope = scope
+        self.what = what
+        self.used = used
+        self.asked = asked
+        self.most = most
+
+
+class QueueFull(QuotaExceeded):
+    """A named queue has as many jobs waiting as it takes."""
+
+    code = "queue_full"
+
+    def __init__(self, queue: str, used: int, asked: int, most: int) -> None:
+        super().__init__(f"queue {queue}", "queued jobs", used, asked, most)
+        self.queue = queue
 
 
 class JobsRunning(GridError):

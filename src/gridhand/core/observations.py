@@ -9,6 +9,7 @@ from gridhand.core.jobs.job import Job
 from gridhand.core.model.host_use import HostUse
 from gridhand.core.model.names import AttemptKey, JobId, NodeName
 from gridhand.core.operations import Observation, operation
+from gridhand.core.queue.named_queues import NamedQueues
 
 
 @operation
@@ -23,6 +24,13 @@ class UseGranularity(Observation[None]):
     """Round the memory of new requests up to whole steps from now on; 0 leaves them as they are."""
 
     step_bytes: int
+
+
+@operation
+class UseQueues(Observation[None]):
+    """Apply these named queues and quotas from now on. Jobs that wait or run stay as they are."""
+
+    queues: NamedQueues
 
 
 @operation

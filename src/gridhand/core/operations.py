@@ -306,11 +306,16 @@ class Submitted(NamedTuple):
 
 @operation
 class Submit(Command[Submitted]):
-    """Queue a job, or an array of jobs: all of them, or none."""
+    """Queue a job, or an array of jobs: all of them, or none.
+
+    `left_open` names what its named queue decides, because the submission does not: `priority`
+    and `cpu`. A repeat is recognized without it.
+    """
 
     work: JobSpec | None = None
     indices: tuple[int, ...] = ()  # of an array's tasks; empty for a single job
     after: tuple[After, ...] = ()
+    left_open: frozenset[str] = frozenset()
 
     def named_jobs(self) -> Iterable[str]:
         return [dependency.id for dependency in self.after]

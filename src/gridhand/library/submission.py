@@ -91,10 +91,14 @@ def read_work(resources: Any, named: Mapping[str, Any]) -> Request:
         return Request.of(resources, **named)
     if resources is not None and not isinstance(resources, str | Mapping | Resources):
         raise InvalidInput("resources", resources, 'amounts, such as "cpu=2" or {"cpu": 2}')
-    given = Resources.of(resources) if isinstance(resources, str) else resources or ()
-    if _CPU.isdisjoint(given) and _CPU.isdisjoint(named):
+    if not _names_cpu(resources, named):
         return Request.of(resources, **{**named, "cpu": 1})
     return Request.of(resources, **named)
+
+
+def _names_cpu(resources: Any, named: Mapping[str, Any]) -> bool:
+    given = Resources.of(resources) if isinstance(resources, str) else resources or ()
+    return not (_CPU.isdisjoint(given) and _CPU.isdisjoint(named))
 
 
 def check_spelling(given: Mapping[str, Any]) -> None:
@@ -152,6 +156,8 @@ def submission(
         body["within"] = _within(given["within"], resources, named)
     else:
         body["request_row"] = request_row(read_work(resources, named))
+        if not isinstance(resources, Request) and not _names_cpu(resources, named):
+            body["default_cpu"] = True
     body |= {name: given[name] for name in _PLAIN if given.get(name) is not None}
     body |= _planned(given)
     if array is not None:

@@ -46,21 +46,21 @@ def test_the_caller_s_folder_and_environment_go_along(fake, grid, tmp_path, monk
     assert sent["folder"] == str(tmp_path)
     assert sent["environment"]["FRUIT"] == "fig\udcff"
     assert sent["command"] == ["true"]
-    assert sent["request"] == {"cpu": 1}
+    assert sent["request"] == {}
     assert sent["detached"] is False
 
 
 #    what it shows                            arguments                                       part of what is sent
 SENT = {
-    "the command's options are its own":     (["ls", "-c", "--mem", "x"],                     {"command": ["ls", "-c", "--mem", "x"], "request": {"cpu": 1}}),
+    "the command's options are its own":     (["ls", "-c", "--mem", "x"],                     {"command": ["ls", "-c", "--mem", "x"], "request": {}}),
     "two dashes end ours":                   (["-c", "2", "--", "ls", "-d"],                  {"command": ["ls", "-d"], "request": {"cpu": "2"}}),
     "one word is split":                     (["echo 'hi there' $HOME | x"],                  {"command": ["echo", "hi there", "$HOME", "|", "x"]}),
     "several words are not":                 (["echo", "hi  there"],                          {"command": ["echo", "hi  there"]}),
     "a file may have spaces":                (["/tmp"],                                       {"command": ["/tmp"]}),
     "amounts":                               (["-c", "0.5", "--mem", "4G", "--disk", "9", "--gpus", "2", "--gpu-mem", "8GB", "x"], {"request": {"cpu": "0.5", "memory": "4G", "disk": "9", "gpu": "2", "gpu_memory": "8GB"}}),
-    "other resources":                       (["-r", "fpga=1", "-r", "lic=2", "x"],           {"request": {"cpu": 1, "resources": {"fpga": "1", "lic": "2"}}}),
-    "wishes":                                (["--gpus", "1", "--gpu-model", "A100", "--gpu-capability", "8.0", "-w", "n1", "--quality", "high", "--fallback", "cpu", "x"], {"request": {"cpu": 1, "gpu": "1", "gpu_model": "A100", "gpu_capability": "8.0", "node": "n1", "quality": "high", "fallback": "cpu"}}),
-    "nodes to prefer and to leave out":      (["--prefer", "a,b", "--exclude", "c", "--exclude", "d", "--label", "zone=e", "x"], {"request": {"cpu": 1, "prefer": ["a", "b"], "exclude": ["c", "d"], "labels": {"zone": "e"}}}),
+    "other resources":                       (["-r", "fpga=1", "-r", "lic=2", "x"],           {"request": {"resources": {"fpga": "1", "lic": "2"}}}),
+    "wishes":                                (["--gpus", "1", "--gpu-model", "A100", "--gpu-capability", "8.0", "-w", "n1", "--quality", "high", "--fallback", "cpu", "x"], {"request": {"gpu": "1", "gpu_model": "A100", "gpu_capability": "8.0", "node": "n1", "quality": "high", "fallback": "cpu"}}),
+    "nodes to prefer and to leave out":      (["--prefer", "a,b", "--exclude", "c", "--exclude", "d", "--label", "zone=e", "x"], {"request": {"prefer": ["a", "b"], "exclude": ["c", "d"], "labels": {"zone": "e"}}}),
     "a bare time is minutes":                (["-t", "30", "x"],                              {"time_limit_s": 1800.0}),
     "a time as in Slurm":                    (["-t", "1-00:30", "x"],                         {"time_limit_s": 88200.0}),
     "no limit":                              (["-t", "unlimited", "x"],                       {"time_limit_s": None}),

@@ -77,7 +77,10 @@ def job_routes(controller: Controller) -> APIRouter:
         place = await make_place(body, request, op_id, controller.folders)
         kept = await controller.keep(place.environment)
         work = replace(work, folder=place.folder, environment=kept)
-        made = await controller.submit(op_id, work, indices=indices, after=after)
+        left_open = body.left_open()
+        made = await controller.submit(
+            op_id, work, indices=indices, after=after, left_open=left_open
+        )
         views = made.views or await controller.find_surely(made.ids[:MOST_RETURNED])
         return {
             "jobs": [shown(view, request) for view in views[:MOST_RETURNED]],
@@ -181,8 +184,9 @@ def job_routes(controller: Controller) -> APIRouter:
     async def plan(body: Submission, request: Request) -> dict[str, Any]:
         """Return where the job would be placed if it were submitted now. Nothing is changed."""
         check_place(body, request)
-        work, _, after = body.work(owner_of(request), ""), body.indices(), body.dependencies()
-        return await planned(controller, work, after)
+        work, after = body.work(owner_of(request), ""), body.dependencies()
+        count = max(1, len(body.indices()[0]))
+        return await planned(controller, work, after, count=count, left_open=body.left_open())
 
     @router.get("/{id}/logs", response_class=Response, responses=BYTES)
     async def logs(

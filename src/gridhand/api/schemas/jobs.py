@@ -43,8 +43,9 @@ class Submission(Strict):
     environment: dict[str, str] = Field(default_factory=dict, max_length=100_000)
     request: Written = Field(default_factory=dict)
     request_row: RequestRow | None = None  # exact amounts instead, from our own library
+    default_cpu: bool = False  # it has one core because nobody said otherwise
     name: _Name | None = None
-    priority: _Name = "medium"
+    priority: _Name | None = None  # that of its queue, else medium
     task_type: _Name | None = None
     time_limit_s: _Seconds | None = None
     grace_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 10.0
@@ -76,6 +77,12 @@ class Submission(Strict):
     def dependencies(self) -> tuple[After, ...]:
         return tuple(After(JobId(job.id), _condition(job.condition)) for job in self.after)
 
+    def left_open(self) -> frozenset[str]:
+        """Return which of its settings the named queue decides, as this does not."""
+        named = not self.default_cpu if self.request_row is not None else _names_cpu(self.request)
+        settings = {"priority": self.priority is not None, "cpu": named}
+        return frozenset(name for name, given in settings.items() if not given)
+
     def _asked(self) -> Request:
         if self.within is not None:
             if self.request or self.request_row is not None:
@@ -100,7 +107,7 @@ class Submission(Strict):
             folder=self.folder or "/",  # until it is made
             request=self._asked(),
             name=self.name,
-            priority=Priority.read(self.priority),
+            priority=Priority.read(self.priority or "medium"),
             task_type=self.task_type,
             time_limit_ms=_ms(self.time_limit_s),
             grace_ms=round(self.grace_s * 1000),
@@ -148,6 +155,11 @@ def _check_encodable(field: str, *words: str | None) -> None:
             os.fsencode(word or "")
         except UnicodeEncodeError as error:
             raise InvalidInput(field, word, "text, or the bytes of a file name") from error
+
+
+def _names_cpu(request: dict[str, Any]) -> bool:
+    resources = request.get("resources")
+    return "cpu" in request or (isinstance(resources, dict) and "cpu" in resources)
 
 
 def read_request(given: dict[str, Any]) -> Request:

@@ -188,7 +188,7 @@ def _adapt(client: Client, order: dict[str, Any], given: dict[str, Any]) -> None
 
 
 def submission(**given: Any) -> dict[str, Any]:
-    """Return the submission to send. A command asks for one core unless told otherwise."""
+    """Return the submission to send. The controller adds what the request does not name."""
     from gridhand.posix.caller_settings import VARIABLE, own_settings
 
     request = given["request"]
@@ -197,7 +197,7 @@ def submission(**given: Any) -> dict[str, Any]:
         "command": list(given["command"]),
         "folder": folder,
         "environment": {**os.environ, VARIABLE: own_settings(), **dict(given["variables"])},
-        "request": request if "cpu" in request else {"cpu": 1, **request},
+        "request": request,
         "detached": given["detach"],
     }
     if given["within"] is not None and not request:

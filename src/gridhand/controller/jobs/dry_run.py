@@ -9,6 +9,7 @@ from typing import Any
 
 from gridhand.controller.controller import Controller
 from gridhand.controller.jobs.job_reader import JobFilter
+from gridhand.controller.keeper.job_commands import admit_jobs
 from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.keeper.run_within import find_room_within
@@ -17,18 +18,28 @@ from gridhand.core.explain.explain import explain
 from gridhand.core.explain.explanation import Explanation
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs.job import After, JobSpec
+from gridhand.core.jobs.scopes import most_charged
+from gridhand.core.queue.job_admission import NOTHING_LEFT_OPEN, LeftOpen
+from gridhand.core.queue.running_quotas import running_quotas
 
 _MOST_TASKS = 10_000
 _SHOWN = 3
 
 
 async def planned(
-    controller: Controller, work: JobSpec, after: tuple[After, ...]
+    controller: Controller,
+    work: JobSpec,
+    after: tuple[After, ...],
+    *,
+    count: int = 1,
+    left_open: LeftOpen = NOTHING_LEFT_OPEN,
 ) -> dict[str, Any]:
     """Return whether the job would start now and where, or what it would wait for."""
+    work = await controller.ask(Read(lambda context: admit_jobs(work, count, context, left_open)))
     if work.within is not None:
         return await controller.ask(Read(lambda context: _plan_within(work, after, context)))
     waits = await _find_waits(controller, after)
+    waits = waits or await controller.ask(Read(lambda context: _find_quota(work, context)))
     try:
         found = await controller.ask(Read(lambda context: _explain(work, context)))
     except InvalidRequest as error:  # its neighbour does not exist now, but may come
@@ -53,12 +64,18 @@ def _plan_within(work: JobSpec, after: tuple[After, ...], context: Context) -> d
 
 
 def _explain(work: JobSpec, context: Context) -> Explanation:
-    asked = resolve_neighbours(context.rounded(work.request), work.owner, context.ledger)
+    asked = resolve_neighbours(work.request, work.owner, context.ledger)
     found = explain(asked, context.snapshot, context.strategy)
     comes_and_goes = asked.together_with is not None or asked.apart_from
     if not found.ever and not comes_and_goes:
         raise Refusal(asked, context.snapshot).error()
     return found
+
+
+def _find_quota(work: JobSpec, context: Context) -> str:
+    """Return which quota has no room for the job now, or an empty text."""
+    quotas = running_quotas(context.queues, context.ledger.jobs.placed())
+    return quotas.why(work, most_charged(work.request)) or ""
 
 
 async def _find_waits(controller: Controller, after: tuple[After, ...]) -> str:

@@ -23,7 +23,8 @@ from gridhand.core.ledger.ledger import Change, Placement
 from gridhand.core.model.names import AllocationId, JobId, NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.room import could_fit_on
-from gridhand.core.queue.delays import current_request, declared_ms
+from gridhand.core.queue.delays import current_request, declared_ms, expected_ms
+from gridhand.core.queue.named_queues import NO_QUEUES
 from gridhand.core.queue.preemption import Preemption
 from gridhand.core.queue.queue import Queue
 from gridhand.core.queue.shares import Shares
@@ -59,6 +60,7 @@ class Dispatch:
         self.shares = Shares()
         self.timeline = Timeline()
         self.preemption = Preemption()
+        self._rules = NO_QUEUES
         self.queue = self._new_queue()
         self._freed_on: set[NodeName] = set()  # nodes on which something was freed
         self.listener = listener
@@ -81,6 +83,7 @@ class Dispatch:
     def _new_queue(self) -> Queue:
         queue = Queue(self._startable)
         queue.ready.owner_order = self.shares.order
+        queue.use_rules(self._rules, ())
         return queue
 
     def load_shares(self, past: PastShares) -> None:
@@ -135,6 +138,7 @@ class Dispatch:
 
         `grant` decides about an allocation that waits, and returns why it has to wait on.
         """
+        self._follow_rules(context)
         self._catch_up(context, begun=True)
         for job, reason in self.queue.too_late(context.now):
             if job.id not in self.waits:
@@ -145,6 +149,15 @@ class Dispatch:
         if starting and not self._paused:
             self._start(context, grant)
         self._catch_up(context)
+
+    def _follow_rules(self, context: Context) -> None:
+        """Apply named queues and quotas that were read again, also to what waits and runs."""
+        if context.queues is self._rules:
+            return
+        self._rules = rules = context.queues
+        self.timeline.expected_ms = lambda job: expected_ms(job, rules)
+        self.shares.weight = rules.weight_of
+        self.queue.use_rules(rules, context.ledger.jobs.placed())
 
     def look_again(self) -> None:
         """Try waiting jobs again: something outside the ledger became free."""

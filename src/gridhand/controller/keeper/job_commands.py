@@ -23,7 +23,7 @@ from gridhand.core.errors import (
 )
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
-from gridhand.core.jobs.job import AttemptEnd, Job, JobState, Reason
+from gridhand.core.jobs.job import AttemptEnd, Job, JobSpec, JobState, Reason
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime
 from gridhand.core.model.names import JobId
 from gridhand.core.notes import NoteSignal
@@ -38,6 +38,13 @@ from gridhand.core.operations import (
 )
 from gridhand.core.placement.place import place
 from gridhand.core.placement.strategies import strategy_named
+from gridhand.core.queue.job_admission import (
+    NOTHING_LEFT_OPEN,
+    LeftOpen,
+    check_quotas,
+    complete,
+    within_limits,
+)
 from gridhand.core.queue.job_view import view_job
 from gridhand.core.queue.queue import Queue
 
@@ -48,17 +55,17 @@ ADMIN = "*"  # may act for every owner: the controller itself
 
 
 def submit(command: Submit, context: Context) -> Submitted:
-    command = _rounded(command, context)
     assert command.work is not None
     index, indices = context.ledger.jobs, command.indices
     count = max(1, len(indices))
+    work = admit_jobs(command.work, count, context, command.left_open)
     if len(index.open) + count > MOST_OPEN:
         raise JobsFull(len(index.open), MOST_OPEN)
     for dependency in command.after:
         if _find_job(context, dependency.id) is None:
             raise InvalidDependency("the new one", dependency.id)
-    held = _check_room(command, context)
-    work = command.work if held is None else spec_within(command.work, held)
+    held = _check_room(work, command, context)
+    work = work if held is None else spec_within(work, held)
     first = index.next_number
     index.next_number += count
     ids = _new_ids(first, indices)
@@ -80,20 +87,26 @@ def submit(command: Submit, context: Context) -> Submitted:
     return submitted
 
 
-def _rounded(command: Submit, context: Context) -> Submit:
-    """Return the command with the memory of its request rounded up."""
-    work = command.work
-    if work is None or not context.snapshot.memory_step_bytes:
-        return command
-    return replace(command, work=replace(work, request=context.rounded(work.request)))
+def admit_jobs(
+    work: JobSpec, count: int, context: Context, left_open: LeftOpen = NOTHING_LEFT_OPEN
+) -> JobSpec:
+    """Return the work as its queue and the rounding of memory change it.
+
+    Raise an error if its queue or a quota does not take so many jobs, or such jobs.
+    """
+    completed = complete(work, context.queues, left_open)
+    if context.snapshot.memory_step_bytes:
+        completed = replace(completed, request=context.rounded(completed.request))
+    admitted = within_limits(completed, context.queues)
+    check_quotas(admitted, count, context.queues, context.ledger.jobs.tallies)
+    return admitted
 
 
-def _check_room(command: Submit, context: Context) -> Allocation | None:
+def _check_room(work: JobSpec, command: Submit, context: Context) -> Allocation | None:
     """Raise NeverFits early; return the `within` allocation."""
-    assert command.work is not None
-    if command.work.within is not None:
-        return find_room_within(command.work, command.after, bool(command.indices), context)
-    request = command.work.request
+    if work.within is not None:
+        return find_room_within(work, command.after, bool(command.indices), context)
+    request = work.request
     if request.strategy is not None:
         strategy_named(request.strategy)  # raises if there is none of that name
     if request.together_with is not None or request.apart_from:

@@ -136,7 +136,9 @@ class Keeper:
         leftovers.carry_over(self._context.ledger, ledger)
         latest = max(now, self._context.now)
         strategy = self._context.strategy
+        queues = self._context.queues
         self._context = Context(ledger, snapshot, strategy, latest, tracked=self._tracked)
+        self._context.queues = queues
         if self._dispatch is not None:
             self._context.timeline = self._dispatch.timeline
             self._dispatch.load_shares(contents.shares)

@@ -52,6 +52,7 @@ from gridhand.core.placement.gangs import place_group
 from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot
 from gridhand.core.placement.strategies import OwnStrategy
+from gridhand.core.queue.named_queues import NO_QUEUES, NamedQueues
 from gridhand.core.queue.ready import RANKS
 from gridhand.core.queue.timeline import Caller, RoomClaim, Timeline, place_around, why_kept
 
@@ -72,8 +73,9 @@ class Context:
     # Requests that some node can hold, with the shape of the cluster for which that is known.
     can_fit: dict[Request, int] = field(default_factory=dict)
     tracked: TrackedGrants | None = None  # by a tracker of the user's own
-    freed: bool = False  # by something outside the ledger: others use less
+    freed: bool = False  # by something outside the ledger: others use less, or more is allowed
     timeline: Timeline | None = None  # the room that is kept free for waiting jobs
+    queues: NamedQueues = NO_QUEUES
 
     def rounded(self, request: Request) -> Request:
         """Return a new request with its memory rounded up as the configuration says.

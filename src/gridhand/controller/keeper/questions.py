@@ -25,6 +25,7 @@ from gridhand.core.observations import (
     SetHostUse,
     SkipJobNumbers,
     UseGranularity,
+    UseQueues,
     UseStrategy,
 )
 from gridhand.core.operations import (
@@ -120,6 +121,11 @@ def _use_granularity(observed: UseGranularity, context: Context) -> None:
     context.snapshot.memory_step_bytes = observed.step_bytes
 
 
+def _use_queues(observed: UseQueues, context: Context) -> None:
+    context.freed |= observed.queues != context.queues  # more may run now
+    context.queues = observed.queues
+
+
 def _await_exit(observed: AwaitExit, context: Context) -> None:
     for name in observed.names:
         context.ledger.await_exit(name, observed.attempts)
@@ -150,6 +156,7 @@ ANSWERS: Mapping[type[Operation[Any]], Callable[[Any, Context], Any]] = {
     AwaitExit: _await_exit,
     UseStrategy: _use_strategy,
     UseGranularity: _use_granularity,
+    UseQueues: _use_queues,
     NoteExit: _note_exit,
     NoteSpawned: note_spawned,
     SkipJobNumbers: skip_job_numbers,

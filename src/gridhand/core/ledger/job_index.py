@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gridhand.core.jobs.job import Job
+from gridhand.core.ledger.job_tallies import JobTallies
 from gridhand.core.model.names import AllocationId, AttemptKey, JobId
 
 
@@ -15,6 +16,7 @@ class JobIndex:
         self.next_number = next_number
         self.open: dict[JobId, Job] = {}
         self.over: dict[JobId, Job] = {}  # ended by changes that are not yet durable
+        self.tallies = JobTallies()
         self._holding: dict[AllocationId, dict[JobId, None]] = {}
 
     def holding(self, allocation: AllocationId) -> list[Job]:
@@ -44,6 +46,10 @@ class JobIndex:
         """Return the attempts of all jobs that have an allocation."""
         return {attempt for held in self._holding for attempt in self.attempts_in(held)}
 
+    def placed(self) -> Iterator[Job]:
+        """Yield all jobs that have an allocation."""
+        return (self.open[id] for ids in self._holding.values() for id in ids)
+
     def running(self) -> int:
         """Return how many jobs run, without looking at the queued ones."""
         groups = self._holding.values()
@@ -57,6 +63,7 @@ class JobIndex:
         self.open[job.id] = job
 
     def apply(self, before: Job | None, after: Job | None) -> None:
+        self.tallies.replace(before, after)
         if before is not None:
             (self.open if before.open else self.over).pop(before.id, None)
         if after is not None:

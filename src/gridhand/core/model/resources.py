@@ -95,10 +95,10 @@ class Resources:
         if isinstance(given, str):
             given = cls.parse(given)
         if isinstance(given, Resources):
-            return cls(_joined(given._parts, _read(named)))
+            return cls(_joined(given._parts, read_amounts(named)))
         if given is not None and not isinstance(given, Mapping):
             raise InvalidRequest("resources", given, "a mapping of names to amounts")
-        return cls(_joined(_read(given or {}), _read(named)))
+        return cls(_joined(read_amounts(given or {}), read_amounts(named)))
 
     @classmethod
     def parse(cls, text: str) -> Resources:
@@ -113,7 +113,7 @@ class Resources:
             if name in pairs:
                 raise InvalidRequest("resources", name, "each resource once")
             pairs[name] = amount
-        return cls(_read(pairs))
+        return cls(read_amounts(pairs))
 
     def __getitem__(self, name: str) -> int:
         """Return the amount in parts: bytes or ten-thousandths."""
@@ -174,7 +174,8 @@ def _joined(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, in
     return {**first, **second}
 
 
-def _read(given: Mapping[str, Any]) -> dict[str, int]:
+def read_amounts(given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the parts of each resource under our name. Unlike in `Resources`, zeros are kept."""
     if len(given) > MOST_NAMES:
         raise InvalidRequest("resources", f"{len(given)} names", f"at most {MOST_NAMES} of them")
     parts: dict[str, int] = {}

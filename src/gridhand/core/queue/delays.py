@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from gridhand.core.jobs.job import Job, JobPhase, JobState
 from gridhand.core.model.requests import Request
+from gridhand.core.queue.named_queues import NO_QUEUES, NamedQueues
 
 USUAL_MS = 3_600_000  # of a job of which nobody says how long it takes
 
@@ -69,6 +70,23 @@ def declared_ms(job: Job) -> int | None:
     return job.work.expect_ms or job.work.time_limit_ms
 
 
-def expected_ms(job: Job) -> int:
-    """Return how long a job should run, for planning around it."""
-    return declared_ms(job) or USUAL_MS
+def expires_at(job: Job, queues: NamedQueues) -> int | None:
+    """Return when a queued job has waited so long that its queue gives it up; None for never.
+
+    Whatever it waits for, the wait is that since the submission, or since the job was to begin.
+    A job that has run once, and waits again, does not expire.
+    """
+    rules = queues.rules_of(job.work.queue)
+    if rules is None or rules.expiry_ms is None or job.attempts or not job.open:
+        return None
+    return max(job.submitted, job.begins or 0) + rules.expiry_ms
+
+
+def expected_ms(job: Job, queues: NamedQueues = NO_QUEUES) -> int:
+    """Return how long a job should run, for planning around it: as its queue says, if it does not.
+
+    Without any of these it is an hour.
+    """
+    rules = queues.rules_of(job.work.queue)
+    usual_ms = None if rules is None else rules.default_duration_ms
+    return declared_ms(job) or usual_ms or USUAL_MS

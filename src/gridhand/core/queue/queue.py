@@ -3,7 +3,7 @@
 One pass over the queue:
 
 1. Jobs whose back-off is over become ready. Jobs with open dependencies are not ready, and arrays
-   at their limit are skipped.
+   at their limit and jobs over a quota are skipped.
 2. Ready jobs are offered by priority, then by the shares of their owners, then by number: see
    `ready` and `shares`. A retried job keeps its number, and so its place.
 3. The caller tries to place the job it is offered, then calls `put` with the running job, `refuse`
@@ -19,14 +19,15 @@ jobs wait.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gridhand.core.errors import UnknownJob
 from gridhand.core.jobs.job import Job, JobState, Reason
 from gridhand.core.model.names import JobId
-from gridhand.core.queue.delays import fallback_at, must_start_by
+from gridhand.core.queue.delays import expires_at, fallback_at, must_start_by
 from gridhand.core.queue.dependencies import Dependencies
+from gridhand.core.queue.named_queues import NO_QUEUES, NamedQueues
 from gridhand.core.queue.ready import ReadyJobs
 from gridhand.core.queue.request_classes import JobHeap, QueueEntry
 
@@ -49,6 +50,7 @@ class Queue:
         self._entries: dict[JobId, QueueEntry] = {}
         self._running: set[JobId] = set()
         self.ready = ReadyJobs()
+        self._rules = NO_QUEUES
         self._alarms: list[tuple[int, JobId]] = []  # when something about a waiting job changes
         self._later = JobHeap()
         self._aside: list[QueueEntry] = []
@@ -108,21 +110,28 @@ class Queue:
         """
         self.ready.freed(could_fit)
 
+    def use_rules(self, rules: NamedQueues, running: Iterable[Job]) -> None:
+        """Apply other named queues and quotas to all that waits, beside these jobs that run."""
+        self._rules = rules
+        self.ready.use_quotas(rules, running)
+        for entry in self._entries.values():
+            self._set_alarm(entry.job, expires_at(entry.job, rules))
+
     def too_late(self, now: int) -> list[tuple[Job, Reason]]:
         """Return the waiting jobs that can no longer start in time; the caller must cancel them.
 
         Others are filed anew whose alternatives begin to count.
         """
-        found = []
+        found: dict[JobId, tuple[Job, Reason]] = {}  # a job may have several alarms
         while self._alarms and self._alarms[0][0] <= now:
             entry = self._entries.get(heapq.heappop(self._alarms)[1])
             if entry is None:
                 continue
             if (reason := self._why_too_late(entry.job, now)) is not None:
-                found.append((entry.job, reason))
+                found[entry.job.id] = entry.job, reason
             elif entry.request_class is not None:
                 self._file_anew(entry, now)
-        return found
+        return list(found.values())
 
     # ---- questions
 
@@ -146,7 +155,9 @@ class Queue:
     def is_ready(self, id: JobId) -> bool:
         """Return whether the job waits for room, and for nothing else."""
         entry = self._entries.get(id)
-        return entry is not None and entry.request_class is not None
+        if entry is None or entry.request_class is None:
+            return False
+        return not self.ready.is_limited(entry)
 
     def look_again_at(self, id: JobId, at: int) -> None:
         """Offer the job again at that time, though nothing was freed."""
@@ -176,7 +187,7 @@ class Queue:
             return f"retries in {-(-(job.not_before - now) // 1000)} s, after {last}"
         if (running := self.ready.running_in_array(job)) >= (job.work.at_once or running + 1):
             return f"{running} jobs of its array are running, which is its limit"
-        why = self.ready.why(entry)
+        why = self.ready.why_limited(entry) or self.ready.why(entry)
         if why is None:
             return "it has not been tried yet"
         return why if isinstance(why, str) else why.sentence()
@@ -190,13 +201,18 @@ class Queue:
         return entry
 
     def _set_alarms(self, job: Job) -> None:
-        for at in (fallback_at(job), must_start_by(job)):
-            if at is not None:
-                heapq.heappush(self._alarms, (at, job.id))
+        for at in (fallback_at(job), must_start_by(job), expires_at(job, self._rules)):
+            self._set_alarm(job, at)
+
+    def _set_alarm(self, job: Job, at: int | None) -> None:
+        if at is not None:
+            heapq.heappush(self._alarms, (at, job.id))
 
     def _why_too_late(self, job: Job, now: int) -> Reason | None:
-        latest = must_start_by(job)
-        return Reason.DEADLINE if latest is not None and latest <= now else None
+        latest, expiry = must_start_by(job), expires_at(job, self._rules)
+        if latest is not None and latest <= now:
+            return Reason.DEADLINE
+        return Reason.EXPIRED if expiry is not None and expiry <= now else None
 
     def _file_anew(self, entry: QueueEntry, now: int) -> None:
         self.ready.now = max(self.ready.now, now)

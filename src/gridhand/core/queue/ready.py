@@ -12,11 +12,13 @@ The order of one pass, in two levels:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gridhand.core.jobs.job import Job, Priority
+from gridhand.core.jobs.scopes import most_charged
 from gridhand.core.queue.delays import current_request
+from gridhand.core.queue.named_queues import NamedQueues
 from gridhand.core.queue.request_classes import (
     ArrayLimit,
     ClassKey,
@@ -25,6 +27,7 @@ from gridhand.core.queue.request_classes import (
     QueueEntry,
     RequestClass,
 )
+from gridhand.core.queue.running_quotas import RunningQuotas
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
@@ -55,8 +58,9 @@ class ReadyJobs:
     """Ready jobs in one queue per request class and owner; the first of each is a candidate.
 
     A queue whose jobs must not be tried is parked: with its request class until something is
-    freed, or with its array until a job of that has ended. Heaps may contain outdated entries, but
-    never one that comes after the first job of its queue; they are corrected at the front.
+    freed, or with its array or a quota until a job of that has ended. Heaps may contain outdated
+    entries, but never one that comes after the first job of its queue; they are corrected at the
+    front.
     """
 
     def __init__(self) -> None:
@@ -67,6 +71,7 @@ class ReadyJobs:
         self._classes: dict[ClassKey, RequestClass] = {}
         self._refused: dict[ClassKey, RequestClass] = {}
         self._limits: dict[str, ArrayLimit] = {}
+        self.quotas = RunningQuotas()
         self._lines: dict[tuple[int, str], OwnerLine] = {}
         self._turns: list[_Turn] = []
         self._in_pass = False
@@ -198,16 +203,24 @@ class ReadyJobs:
         return limit
 
     def begin(self, job: Job) -> None:
-        """Count a job that runs against the limit of its array."""
+        """Count a job that runs against the limit of its array and against quotas."""
         rank = RANKS[job.work.priority]
         if rank in self._waits_since:
             self._waits_since[rank] = self.now
+        self.quotas.begin(job)
         limit = self.limit(job)
         if limit is not None:
             limit.running.add(job.id)
 
+    def use_quotas(self, queues: NamedQueues, running: Iterable[Job]) -> None:
+        """Apply other quotas, also to the jobs that run."""
+        for queue in self.quotas.use(queues, running):
+            self._offer(queue)
+
     def leave(self, job: Job) -> None:
-        """Stop counting a job that does not run, so that others of its array may."""
+        """Stop counting a job that does not run, so that others of its array and quotas may."""
+        for queue in self.quotas.leave(job):
+            self._offer(queue)
         limit = self.limit(job)
         if limit is None:
             return
@@ -285,7 +298,7 @@ class ReadyJobs:
         while candidates:
             number, _, queue = candidates[0]
             first = queue.first()
-            if first is not None and first.job.number == number and queue.parking() is None:
+            if first is not None and first.job.number == number and not self._is_full(queue, first):
                 return first
             heapq.heappop(candidates)
             if queue.offered == number:
@@ -302,10 +315,9 @@ class ReadyJobs:
         first = queue.first()
         if first is None:
             return
-        parking = queue.parking()
-        if parking is not None:
-            parking[queue.serial] = queue
-        elif queue.offered != first.job.number:
+        if self._park(queue, first):
+            return
+        if queue.offered != first.job.number:
             queue.offered = first.job.number
             line = self._line(queue)
             heapq.heappush(line.candidates, (first.job.number, queue.serial, queue))
@@ -313,6 +325,37 @@ class ReadyJobs:
                 self._tidy(line)
             if announce and self._in_pass and (turn := self._turn(line)) is not None:
                 heapq.heappush(self._turns, turn)
+
+    def _is_full(self, queue: OwnerQueue, first: QueueEntry) -> bool:
+        if queue.parking() is not None:
+            return True
+        return bool(self.quotas) and self.quotas.full_for(first.job.work, queue.charge) is not None
+
+    def _park(self, queue: OwnerQueue, first: QueueEntry) -> bool:
+        """Park the queue if its jobs must not be tried now; return whether it is parked."""
+        parking = queue.parking()
+        if parking is not None:
+            parking[queue.serial] = queue
+            return True
+        full = self.quotas.full_for(first.job.work, queue.charge) if self.quotas else None
+        if full is not None:
+            full.park(queue)
+        return full is not None
+
+    def is_limited(self, entry: QueueEntry) -> bool:
+        """Return whether the job may not start now, even if there were room for it."""
+        limit = self.limit(entry.job)
+        if limit is not None and len(limit.running) >= limit.at_once:
+            return True
+        return self.why_limited(entry) is not None
+
+    def why_limited(self, entry: QueueEntry) -> str | None:
+        """Return which quota has no room for the job."""
+        if not self.quotas:
+            return None
+        job, request_class = entry.job, entry.request_class
+        asked = most_charged(job.request) if request_class is None else request_class.charge
+        return self.quotas.why(job.work, asked)
 
     def _line(self, queue: OwnerQueue) -> OwnerLine:
         key = queue.rank, queue.key.owner
@@ -342,4 +385,5 @@ def _dequeue(entry: QueueEntry) -> None:
 def _owner_key(job: Job) -> OwnerKey:
     work = job.work
     array = job.array if work.at_once is not None else None
-    return OwnerKey(work.owner, array, (RANKS[work.priority], work.expect_ms or work.time_limit_ms))
+    span = RANKS[work.priority], work.expect_ms or work.time_limit_ms
+    return OwnerKey(work.owner, array, span, work.queue)

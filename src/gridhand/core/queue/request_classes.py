@@ -1,10 +1,13 @@
-"""Groups of waiting jobs: by request, by owner and priority, and by array."""
+"""Groups of waiting jobs: by request, by owner, queue and priority, and by array."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
+
+from gridhand.core.jobs.scopes import most_charged
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
@@ -81,9 +84,9 @@ class JobHeap:
 
 
 class OwnerQueue(JobHeap):
-    """Jobs of one owner, priority, request class and expected time, and of one limited array.
+    """Jobs of one owner, named queue, priority, request class and expected time.
 
-    Only its first job is a candidate.
+    They are of one array if that has a limit. Only the first job is a candidate.
     """
 
     __slots__ = ("key", "limit", "offered", "rank", "request_class", "serial")
@@ -95,6 +98,11 @@ class OwnerQueue(JobHeap):
         self.request_class, self.limit, self.key, self.serial = request_class, limit, key, serial
         self.rank = key.rank
         self.offered: int | None = None  # the job number with which it is in the heap of candidates
+
+    @property
+    def charge(self) -> Mapping[str, int]:
+        """The amounts that a quota must have left for one of its jobs."""
+        return self.request_class.charge
 
     def parking(self) -> dict[int, OwnerQueue] | None:
         """Return where the queue must be parked if its jobs must not be tried now."""
@@ -114,6 +122,7 @@ class OwnerKey(NamedTuple):
     owner: str
     array: str | None  # if it has a limit
     span: Span
+    queue: str | None = None  # the named one
 
     @property
     def rank(self) -> int:
@@ -134,10 +143,11 @@ class RequestClass:
     `blocked` has the reason for each of these.
     """
 
-    __slots__ = ("blocked", "first", "key", "parked", "queues", "refused", "size", "why")
+    __slots__ = ("_charge", "blocked", "first", "key", "parked", "queues", "refused", "size", "why")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
+        self._charge: Mapping[str, int] | None = None
         self.queues: dict[OwnerKey, OwnerQueue] = {}
         self.parked: dict[int, OwnerQueue] = {}  # by serial, until something is freed
         self.size = 0
@@ -145,6 +155,13 @@ class RequestClass:
         self.blocked: dict[Span, str] = {}
         self.first = _LAST  # rank and number of the first job that was refused
         self.why: str | Refusal | None = None
+
+    @property
+    def charge(self) -> Mapping[str, int]:
+        """The largest amounts that one of its jobs may take."""
+        if self._charge is None:
+            self._charge = most_charged(self.key.request)
+        return self._charge
 
     def reset(self) -> None:
         """Forget refusals, but keep the latest reason until there is another."""
