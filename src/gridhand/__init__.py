@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         NodeElsewhere,
         NodeInUse,
         NodeSuperseded,
+        NodeTaken,
         NoRoom,
         NotAssigned,
         NotYours,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         UnknownToken,
         VersionMismatch,
         WorkerLost,
+        WorkerUnknown,
     )
     from gridhand.core.explain.explanation import Explanation
     from gridhand.core.graph.assign import assign
@@ -132,6 +134,7 @@ __all__ = [
     "NodeElsewhere",
     "NodeInUse",
     "NodeSuperseded",
+    "NodeTaken",
     "NotAssigned",
     "NotYours",
     "OperationReused",
@@ -164,6 +167,7 @@ __all__ = [
     "UnknownToken",
     "VersionMismatch",
     "WorkerLost",
+    "WorkerUnknown",
     "assign",
     "task",
 ]

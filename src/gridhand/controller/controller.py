@@ -107,9 +107,8 @@ class Controller(JobReader):
         self.home = home
         self._belongs_to, self._machine, self._taken = belongs_to, machine, taken
         self.store_url, self._store = store.url, store
-        self.feed = Feed()
         self.started, self.since = time.time(), time.monotonic()
-        self.neighbours = Neighbours(home.folder)
+        self.feed, self.neighbours = Feed(), Neighbours(home.folder)
         self.attached = ConnectionCounts(self._clients_gone)
         self.settings = settings or Settings()
         self.users = users or JobUsers()
@@ -142,8 +141,8 @@ class Controller(JobReader):
         self._backend = await asyncio.to_thread(Embedded, self._keeper, claim.next_epoch)
         self._port = self._backend.port(self._loop)
         await self._open_reads()
-        kept_ms, folders = self.settings.kept_ms, self.folders
-        self._retention = Retention(self.ask, self.callbook, self.home, kept_ms, folders)
+        kept_ms = self.settings.kept_ms
+        self._retention = Retention(self.ask, self.callbook, self.home, kept_ms, self.folders)
         self.runner = Runner(
             self.ask,
             self._engine,

@@ -262,10 +262,11 @@ class ExternalEngine:
             if answer is not None and not answer.done():
                 answer.set_result(sent)
 
-    def leave(self, node: NodeName, session: str) -> None:
-        """Forget a worker that ends."""
-        self._worker(node, session)
-        del self._workers[node]
+    def leave(self, node: NodeName, session: str, *, stopped: bool) -> None:
+        """Give a worker that ends nothing to start; forget it once it has stopped its jobs."""
+        self._worker(node, session).reconciled = False
+        if stopped:
+            del self._workers[node]
 
     def note_node(
         self,

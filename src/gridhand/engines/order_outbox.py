@@ -8,6 +8,7 @@ are given out only while the node may take work.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,8 @@ class OrderOutbox:
 
     def __init__(self) -> None:
         self._waiting: dict[int, WaitingOrder] = {}
-        self._number = 0
+        # Higher than the numbers of controllers before, whose orders a worker may still remember.
+        self._number = time.time_ns() // 1000
         self._news = asyncio.Event()
 
     def __len__(self) -> int:

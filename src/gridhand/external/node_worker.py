@@ -23,7 +23,7 @@ from gridhand.external.attempt_book import AttemptBook
 from gridhand.external.controller_link import ControllerLink
 from gridhand.external.order_desk import OrderDesk
 from gridhand.external.output_sender import OutputSender
-from gridhand.external.worker_folder import Memory, WorkerFolder
+from gridhand.external.worker_folder import WorkerFolder, WorkerMemory
 from gridhand.posix import boot_clock
 
 WAIT_S = 20.0  # for orders, in one request
@@ -43,7 +43,7 @@ class NodeWorker:
     def __init__(
         self,
         folder: WorkerFolder,
-        memory: Memory,
+        memory: WorkerMemory,
         link: ControllerLink,
         node: NodeName,
         say: Say,
@@ -84,6 +84,7 @@ class NodeWorker:
             ended, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for future in ended:
                 future.result()
+            await _cancel(*tasks)  # without heartbeats the node stays closed
             await self._leave()
         except NodeSuperseded:
             await self._stop_all()
@@ -189,27 +190,28 @@ class NodeWorker:
             try:
                 if self._session is None:
                     await self._join()
-                tasks: set[asyncio.Task[None]] = set()
-                async with asyncio.TaskGroup() as group:
-                    for work in (self._poll(), self._send()):
-                        tasks.add(group.create_task(work))
-            except* (OSError, GridError) as errors:
-                pause_s = self._after(errors.exceptions, pause_s)
+                await self._poll_and_send()
+            except NodeSuperseded:
+                raise
+            except WorkerUnknown:
+                self._session = None
+                pause_s = _FIRST_PAUSE_S / 10
+            except (OSError, GridError) as error:
+                self._lost(error)
+                if isinstance(error, GridError):
+                    self._session = None  # it refuses something: begin anew
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, pause_s * 2))
 
-    def _after(self, errors: Sequence[BaseException], pause_s: float) -> float:
-        """Note why contact was lost; return how long to wait before the next try."""
-        for error in errors:
-            if isinstance(error, NodeSuperseded):
-                self.broken(error)
-        if any(isinstance(error, WorkerUnknown) for error in errors):
-            self._session = None
-            return 0.0
-        if any(isinstance(error, GridError) for error in errors):
-            self._session = None  # it refuses something: begin anew
-        if isinstance(errors[0], Exception):
-            self._lost(errors[0])
-        return min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, pause_s * 2))
+    async def _poll_and_send(self) -> None:
+        """Do both until one of them fails."""
+        tasks = [asyncio.create_task(work) for work in (self._poll(), self._send())]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+        finally:
+            await _cancel(*tasks)
 
     async def _poll(self) -> None:
         while True:
@@ -257,14 +259,20 @@ class NodeWorker:
     async def _leave(self) -> None:
         """Stop the jobs, report their ends, and say that this node is gone."""
         running = len(self._book.running())
-        self._say(f"leaving; stopping {running} jobs" if running else "leaving")
+        jobs = "1 job" if running == 1 else f"{running} jobs"
+        self._say(f"leaving; stopping {jobs}" if running else "leaving")
         self._desk.close()
+        await self._tell_leaving(stopped=False)
         await self._stop_all()
+        await self._tell_leaving(stopped=True)
+
+    async def _tell_leaving(self, *, stopped: bool) -> None:
+        session = self._session
         with contextlib.suppress(OSError, GridError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
-                if self._session is not None:
-                    await self._report(self._session)
-                    await self._link.post("leave", {"session": self._session})
+                if session is not None:
+                    await self._report(session)
+                    await self._link.post("leave", {"session": session, "stopped": stopped})
 
     async def _stop_all(self) -> None:
         for report in self._book.running():

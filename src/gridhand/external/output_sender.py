@@ -19,7 +19,7 @@ _PAUSE_S = 0.2
 
 
 class Progress(IntEnum):
-    """What is left to send of an attempt; the lowest one of its streams counts."""
+    """How much of an attempt is left to send; the lowest one of its streams counts."""
 
     MORE = 0
     PAUSED = 1  # the controller's reader is far behind

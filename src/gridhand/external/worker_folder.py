@@ -24,8 +24,8 @@ from gridhand.posix.private_files import open_private_file, replace_file
 KEPT_S = 7 * 86_400  # for which files that jobs have left are kept
 
 
-class Memory(NamedTuple):
-    """What a worker remembers: its latest incarnation, and the controller it has last joined."""
+class WorkerMemory(NamedTuple):
+    """The memory of a worker: its latest incarnation, and the controller it has last joined."""
 
     incarnation: int = 0
     cluster: str = ""
@@ -69,21 +69,21 @@ class WorkerFolder:
         finally:
             os.close(fd)
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: WorkerMemory) -> None:
         replace_file(self._memory, json.dumps(memory._asdict()).encode())
 
-    def recall(self) -> Memory:
+    def recall(self) -> WorkerMemory:
         """Return what is remembered; raise GridError if it cannot be read."""
         try:
             with open(self._memory) as file:
-                return Memory(**json.load(file))
+                return WorkerMemory(**json.load(file))
         except FileNotFoundError:
-            return Memory()
+            return WorkerMemory()
         except (OSError, ValueError, TypeError) as error:
             hint = "Delete it: the worker then counts as a new one."
             raise GridError(f"{self._memory} cannot be read: {error}", hint=hint) from error
 
-    def begin(self) -> Memory:
+    def begin(self) -> WorkerMemory:
         """Return the memory with a higher incarnation, which is remembered.
 
         It is the time at which the worker starts, so that of two machines the later one serves

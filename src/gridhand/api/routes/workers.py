@@ -95,7 +95,7 @@ def worker_routes(controller: Controller) -> APIRouter:
 
     @router.post("/leave")
     async def leave(name: NAME, body: LeaveBody, request: Request) -> Response:
-        await nodes.leave(_own(request, name), body.session)
+        await nodes.leave(_own(request, name), body.session, stopped=body.stopped)
         return JSONResponse({})
 
     return router

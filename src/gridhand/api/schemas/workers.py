@@ -98,11 +98,14 @@ class OrdersBody(Strict):
 
 
 class LeaveBody(Strict):
+    """A worker that ends: it takes no more work, and then it has `stopped` its jobs."""
+
     session: SessionText
+    stopped: bool = False
 
 
 class NodeFound(Strict):
-    """What a node has now."""
+    """A node as it is found now."""
 
     row: NodeRow
     problems: Problems = Field(default_factory=list)

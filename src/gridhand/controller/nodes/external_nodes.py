@@ -39,7 +39,7 @@ _INPUT_BYTES = 1 << 20
 Plain = Mapping[str, Any]
 
 
-class Joined(NamedTuple):
+class WorkerSession(NamedTuple):
     """The answer to a worker that has joined."""
 
     session: str
@@ -48,7 +48,7 @@ class Joined(NamedTuple):
 
 
 class ExternalNodes:
-    """What the controller does for external workers."""
+    """The controller as external workers see it."""
 
     def __init__(self, controller: Controller, users: JobUsers) -> None:
         self._controller, self._users = controller, users
@@ -85,7 +85,7 @@ class ExternalNodes:
         epoch: int,
         attempts: Sequence[Plain],
         problems: Sequence[Plain],
-    ) -> Joined:
+    ) -> WorkerSession:
         """Register a node with what its worker knows; raise if it cannot be served by one.
 
         `cluster` and `epoch` are those that the worker has last seen.
@@ -101,7 +101,7 @@ class ExternalNodes:
         session = await self.engine.join(node.name, joining)
         if self._node(node.name) is None:
             raise UnknownNode(node.name)  # it was removed by hand
-        return Joined(session, ours, self.engine.epoch)
+        return WorkerSession(session, ours, self.engine.epoch)
 
     async def heartbeat(self, beat: Heartbeat, usage: Plain | None) -> BeatAnswer:
         """Take a sign of life with what the node uses."""
@@ -139,14 +139,19 @@ class ExternalNodes:
         known_problems = cast(Sequence[ProblemReport], problems)
         self.engine.note_node(node.name, session, row, known_problems, closed=closed)
 
-    async def leave(self, name: NodeName, session: str) -> None:
-        """Mark a node as down: its worker ends, and has stopped its jobs."""
-        self.engine.leave(name, session)
-        node, ask = self._node(name), self._controller.ask
-        if node is not None:
-            why, boot_id = "its worker has left", recorded(node).boot_id
-            await ask(ReportHealth(OWNER, None, name, node.health, Health.DOWN, why, boot_id))
-            self._controller.liveness.look_again()
+    async def leave(self, name: NodeName, session: str, *, stopped: bool) -> None:
+        """Give a node no more work; once its worker has stopped its jobs, mark it as down."""
+        self.engine.leave(name, session, stopped=stopped)
+        node, boot_id = self._node(name), ""
+        if node is None or node.health is Health.DOWN:
+            return
+        health, why = Health.SUSPECT, "its worker is about to leave"
+        if stopped:
+            health, why = Health.DOWN, "its worker has left"
+        boot_id = recorded(node).boot_id
+        report = ReportHealth(OWNER, None, name, node.health, health, why, boot_id)
+        await self._controller.ask(report)
+        self._controller.liveness.look_again()
 
     async def take_output(
         self, node: NodeName, session: str, key: Key, stream: str, offset: int, data: bytes
