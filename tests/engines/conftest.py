@@ -12,7 +12,7 @@ from fake_engine import FakeEngine
 from gridhand.agent.starter.starter_client import greet_starter
 from gridhand.api.schemas.ledger import HeartbeatBody
 from gridhand.api.schemas.workers import JoinBody, OrdersBody, ReportsBody, plain
-from gridhand.core.errors import GridError, StoreInvalid
+from gridhand.core.errors import GridError, NodeTaken, StoreInvalid
 from gridhand.engines.base import AttemptReport, StartOrder
 from gridhand.engines.external import ExternalEngine, Joining
 from gridhand.engines.local import LocalEngine
@@ -275,7 +275,7 @@ class ExternalBox(LocalBox):
         engine, sink = self.engine(), Sink()
         await engine.open(epoch, sink)
         self.current, self.refusals = engine, []
-        await _until(lambda: any(isinstance(one, StoreInvalid) for one in self.refusals))
+        await _until(lambda: any(isinstance(one, NodeTaken) for one in self.refusals))
         self.current = None
         return not sink.nodes and not sink.returns
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gridhand.core.errors import NodeSuperseded, NotYours, StoreInvalid, WorkerUnknown
+from gridhand.core.errors import NodeSuperseded, NodeTaken, NotYours, WorkerUnknown
 from gridhand.core.model.names import NodeName
 from gridhand.engines.base import (
     AttemptReport,
@@ -338,9 +338,6 @@ def encode_order(order: StartOrder) -> Order:
     return {**wire, "env": env, "streams": streams, "input": order.stdin is not None}
 
 
-def _earlier_state(node: NodeName, seen: int, epoch: int) -> StoreInvalid:
-    return StoreInvalid(
-        f"the worker of {node} has seen a later state of this cluster: epoch {seen}, not {epoch}",
-        hint="Put the right store back, or start the worker with another --folder: the jobs that it"
-        " runs are then stopped.",
-    )
+def _earlier_state(node: NodeName, seen: int, epoch: int) -> NodeTaken:
+    why = f"it has seen a later state of this cluster: epoch {seen}, and the store has {epoch}"
+    return NodeTaken(node, f"{why}. Perhaps the store was restored from a copy")

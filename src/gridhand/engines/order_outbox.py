@@ -64,7 +64,7 @@ class OrderOutbox:
             self._waiting.pop(number, None)
 
     def withdraw_start(self, key: Key) -> bool:
-        """Remove the order to start an attempt; return whether it was there and not given out."""
+        """Remove the order to start an attempt; return whether no worker can have got it."""
         for waiting in list(self._waiting.values()):
             if waiting.what == ("start", *key):
                 del self._waiting[waiting.number]

@@ -43,6 +43,7 @@ class OrderDesk:
         self._done: set[int] = set()
         self._busy: set[int] = set()
         self._parked: set[int] = set()
+        self._starting: set[Key] = set()  # beside other orders, unless they are stopped before
         self._answers: dict[str, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -104,6 +105,7 @@ class OrderDesk:
         key = JobId(order["job"]), int(order["attempt"])
         match order["do"]:
             case "stop":
+                self._starting.discard(key)
                 await self._engine.stop(key, order["reason"], order["grace_ms"])
                 self._book.report_again([key])
             case "signal":
@@ -136,6 +138,7 @@ class OrderDesk:
             self._done.add(number)
             return self._make(wire)
         self._busy.add(number)
+        self._starting.add(key)
         self.spawn(self._start_later(number, key, wire))
         return []
 
@@ -166,12 +169,14 @@ class OrderDesk:
             await self._end_other(key, wire["fence"])
             if wire["input"]:
                 await self._fetch_input(key)
-            await self._start(self._make(wire))
+            if key in self._starting:
+                await self._start(self._make(wire))
             self._done.add(number)
         except (OSError, GridError):
             pass  # it is given out again
         finally:
             self._busy.discard(number)
+            self._starting.discard(key)
 
     async def _end_other(self, key: Key, fence: str) -> None:
         """End an attempt with the same number that belongs to another allocation."""
