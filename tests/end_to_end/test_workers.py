@@ -60,7 +60,7 @@ class Cluster(Machine):
         """The processes of a worker that are not its jobs."""
         folder = f"{self.home}/worker-{name}"
         found = [one for one in self.processes() if folder in " ".join(one.info["cmdline"])]
-        return [one for one in found if "starter" not in " ".join(one.info["cmdline"])]
+        return [one for one in found if "gridhand.agent.starter" not in one.info["cmdline"]]
 
     def kinds(self, id):
         return [event["kind"] for event in self.events() if event["subject"] == id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gridhand.core.model.names import AllocationId
 from gridhand.engines.base import AttemptReport, EndReport, Key, StartOrder
@@ -15,6 +16,7 @@ class AttemptBook:
         self._reports: dict[Key, AttemptReport] = {}
         self._orders: dict[Key, StartOrder] = {}  # that the agent may not have got
         self._unreported: dict[Key, None] = {}
+        self._told: set[Key] = set()  # the ends that a controller has got, after all output
 
     def __contains__(self, key: Key) -> bool:
         return key in self._reports
@@ -56,9 +58,19 @@ class AttemptBook:
         self._reports.pop(key, None)
         self._orders.pop(key, None)
         self._unreported.pop(key, None)
+        self._told.discard(key)
 
     def all(self) -> list[AttemptReport]:
         return list(self._reports.values())
+
+    def for_joining(self) -> list[AttemptReport]:
+        """Return all attempts; one whose output may not have been sent counts as running."""
+        return [
+            replace(report, state="running", end=None)
+            if report.state == "ended" and report.key not in self._told
+            else report
+            for report in self._reports.values()
+        ]
 
     def running(self) -> list[AttemptReport]:
         return [report for report in self._reports.values() if report.state == "running"]
@@ -75,3 +87,5 @@ class AttemptBook:
         for report in reports:
             if self._reports.get(report.key) is report:
                 self._unreported.pop(report.key, None)
+                if report.state == "ended":
+                    self._told.add(report.key)

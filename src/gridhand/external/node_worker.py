@@ -121,7 +121,7 @@ class NodeWorker:
             "incarnation": memory.incarnation,
             "cluster": memory.cluster,
             "epoch": memory.epoch,
-            "attempts": [report.encode() for report in self._book.all()],
+            "attempts": [report.encode() for report in self._book.for_joining()],
         }
         joined = await self._link.post("join", body, _JOIN_TIMEOUT_S)
         self._session = self._desk.session = joined["session"]

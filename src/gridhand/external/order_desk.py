@@ -180,7 +180,7 @@ class OrderDesk:
 
     async def _end_other(self, key: Key, fence: str) -> None:
         """End an attempt with the same number that belongs to another allocation."""
-        while key in self._book and self._book.fence(key) != fence:
+        while key in self._starting and key in self._book and self._book.fence(key) != fence:
             if any(report.key == key for report in self._book.running()):
                 await self._engine.stop(key, "node_lost", 0)
                 await asyncio.sleep(_PAUSE_S)
