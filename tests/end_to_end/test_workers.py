@@ -128,6 +128,24 @@ def test_jobs_on_both_workers_have_output_and_exit_codes(cluster, tmp_path):
     assert big.stderr == "end\n"
 
 
+def test_files_go_to_the_worker_and_come_back(cluster, tmp_path):
+    token, work = tmp_path / "ann.token", tmp_path / "work"
+    cluster.grid("token", "create", "--scope", "submit", "--owner", "ann", "-o", token, check=0)
+    (work / "in").mkdir(parents=True)
+    (work / "in/data").write_text("six times seven\n")
+    (work / "go.sh").write_text("#!/bin/sh\ncat in/data; mkdir out; echo 42 > out/a; : > out/b\n")
+    (work / "go.sh").chmod(0o755)
+    env = {**cluster.env, "GRIDHAND_ADDRESS": cluster.url, "GRIDHAND_TOKEN_FILE": str(token)}
+    sent = ("--send", "in", "--send", "go.sh", "--fetch", "out")
+    words = (*GRID, "run", "-q", "--node", "a", *sent, "--", "./go.sh")
+    command = cluster._network.inside("b", *words)
+    done = subprocess.run(command, env=env, cwd=work, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "six times seven\n", "")
+    assert (work / "out/a").read_text() == "42\n"
+    assert (work / "out/b").read_text() == ""
+    assert not (work / "out/in").exists()
+
+
 def test_ctrl_c_reaches_a_job_and_cancelling_ends_it(cluster):
     trap = "trap 'echo stopped; exit 3' INT; echo ready; while :; do sleep 0.05; done"
     started = cluster.start("run", "-q", "--node", "a", "--", "sh", "-c", trap)

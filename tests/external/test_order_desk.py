@@ -19,7 +19,7 @@ def wire(job="7", attempt=1, fence="a1-7", **more):
         "pin": True, "memory_bytes": None, "processes": 10, "devices": [], "gpu_memory": {},
         "time_limit_ms": None, "grace_ms": 100, "log_bytes": 1000, "warn_signal": None,
         "warn_ms": None, "env": {"A": "b"}, "streams": {"stdout": "stdout", "stderr": "stdout"},
-        "input": False, **more,
+        "input": False, "files": False, **more,
     }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class Link:
 
     async def read_bytes(self, what, query):
         await self.ready.wait()
-        return b"" if query["offset"] else b"some input"
+        return (b"" if query["offset"] else b"some input"), {}
 
 
 class Output:
@@ -68,7 +68,7 @@ class Desk:
         self.book, self.link = AttemptBook(), Link()
         self.engine = Engine(self.book)
         self.folder = WorkerFolder(str(folder))
-        self.desk = OrderDesk("w1", self.folder, self.link, self.engine, self.book, Output())
+        self.desk = OrderDesk("w1", self.folder, self.link, self.engine, self.book, Output(), None)
 
     async def carry_out(self, *orders):
         await self.desk.carry_out(orders)
@@ -128,7 +128,7 @@ async def test_an_attempt_waits_for_its_input(desk):
     desk.link.ready.set()
     await desk.settled()
     order = desk.engine.started[-1]
-    assert Path(order.stdin).read_text() == "some input"
+    assert await asyncio.to_thread(Path(order.stdin).read_text) == "some input"
 
 
 @at_desk

@@ -62,6 +62,9 @@ agent   POST /api/v1/nodes/{name}/reports
 agent   POST /api/v1/nodes/{name}/output
 agent   GET  /api/v1/nodes/{name}/input
 agent   POST /api/v1/nodes/{name}/leave
+agent   GET  /api/v1/nodes/{name}/files
+agent   GET  /api/v1/nodes/{name}/file
+agent   POST /api/v1/nodes/{name}/file
 
 read    GET  /api/v1/allocations
 read    GET  /api/v1/allocations/{id}

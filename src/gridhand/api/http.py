@@ -25,7 +25,7 @@ SMALL_BYTES = 64 << 10  # a smaller body does not wait for its turn
 MOST_LARGE_BODIES = 16
 _LARGE_BODIES = ("/api/v1/jobs", "/api/v1/calls")
 _UPLOADS = "/api/v1/uploads/"
-_NODES, _OF_WORKERS = "/api/v1/nodes/", ("/join", "/reports", "/output")
+_NODES, _OF_WORKERS = "/api/v1/nodes/", ("/join", "/reports", "/output", "/file")
 
 Reply = TypeVar("Reply")
 

@@ -74,12 +74,15 @@ class ExternalEngine:
         self,
         takes_work: Callable[[NodeName], bool] = lambda node: True,
         stopping: Callable[[], bool] = lambda: False,
+        has_files: Callable[[Key], bool] = lambda key: False,
     ) -> None:
         """`takes_work` says whether a node may start something now.
 
+        `has_files` says whether the client of a job has sent files for it.
+
         `stopping` says whether the controller stops, so that nobody waits any longer.
         """
-        self._takes_work, self._stopping = takes_work, stopping
+        self._takes_work, self._stopping, self._has_files = takes_work, stopping, has_files
         self._workers: dict[NodeName, _Worker] = {}
         self._outboxes: dict[NodeName, OrderOutbox] = {}
         self._node_of: dict[Key, NodeName] = {}
@@ -104,7 +107,7 @@ class ExternalEngine:
     async def start(self, orders: Sequence[StartOrder]) -> None:
         for order in orders:
             self.place(order.key, order.node)
-            wire = encode_order(order)
+            wire = encode_order(order, files=self._has_files(order.key))
             size = sum(map(len, wire["env"].values())) + sum(map(len, order.argv))
             outbox = self._outbox(order.node)
             outbox.put(("start", *order.key), {"do": "start", "order": wire}, size)
@@ -323,10 +326,11 @@ class ExternalEngine:
         return self._outboxes[node]
 
 
-def encode_order(order: StartOrder) -> Order:
+def encode_order(order: StartOrder, *, files: bool) -> Order:
     """Return an order without paths of this machine: streams and folders are names there.
 
-    `streams` says which file each stream goes to. A home that is the job's folder here is its
+    `streams` says which file each stream goes to, and `files` whether the job's folder has files
+    that the worker must fetch, and send back when they have changed. A home that is the job's folder here is its
     folder there.
     """
     env = {name: text for name, text in order.env.items() if name not in ("PWD", "OLDPWD")}
@@ -335,7 +339,8 @@ def encode_order(order: StartOrder) -> Order:
     merged = order.stdout == order.stderr
     streams = {"stdout": "stdout", "stderr": "stdout" if merged else "stderr"}
     wire = {name: getattr(order, name) for name in _FIELDS}
-    return {**wire, "env": env, "streams": streams, "input": order.stdin is not None}
+    given = {"input": order.stdin is not None, "files": files}
+    return {**wire, "env": env, "streams": streams, **given}
 
 
 def _earlier_state(node: NodeName, seen: int, epoch: int) -> NodeTaken:

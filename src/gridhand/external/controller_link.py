@@ -41,19 +41,25 @@ class ControllerLink:
         """Send a body and return the answer."""
         content = json.dumps(body, separators=(",", ":")).encode()
         headers = {"content-type": "application/json"}
-        return _facts(await self._send("POST", what, headers, content, timeout_s))
+        return _facts((await self._send("POST", what, headers, content, timeout_s))[0])
 
     async def send_bytes(self, what: str, query: Mapping[str, Any], data: bytes) -> Facts:
         """Send raw bytes and return the answer."""
         headers = {"content-type": "application/octet-stream"}
-        return _facts(await self._send("POST", _with(what, query), headers, data, _TIMEOUT_S))
+        return _facts((await self._send("POST", _with(what, query), headers, data, _TIMEOUT_S))[0])
 
-    async def read_bytes(self, what: str, query: Mapping[str, Any]) -> bytes:
+    async def read_facts(self, what: str, query: Mapping[str, Any]) -> Facts:
+        return _facts((await self.read_bytes(what, query))[0])
+
+    async def read_bytes(
+        self, what: str, query: Mapping[str, Any]
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """Return raw bytes, and the headers that came with them."""
         return await self._send("GET", _with(what, query), {}, None, _TIMEOUT_S)
 
     async def _send(
         self, method: str, what: str, headers: dict[str, str], body: bytes | None, timeout_s: float
-    ) -> bytes:
+    ) -> tuple[bytes, Mapping[str, str]]:
         opened: list[HttpConnection] = []
 
         def send() -> tuple[int, Mapping[str, str], bytes]:
@@ -69,12 +75,12 @@ class ControllerLink:
 
         try:
             loop = asyncio.get_running_loop()
-            status, _, content = await loop.run_in_executor(self._threads, send)
+            status, told, content = await loop.run_in_executor(self._threads, send)
         finally:
             self._open.difference_update(opened)
         if status >= 400:
             raise read_problem(status, content)
-        return content
+        return content, told
 
     def _note(self, opened: list[HttpConnection]) -> Callable[[HttpConnection], None]:
         def note(connection: HttpConnection) -> None:

@@ -21,6 +21,7 @@ from gridhand.engines.base import AttemptReport, Known, ProblemReport, UsageEven
 from gridhand.engines.local import LocalEngine
 from gridhand.external.attempt_book import AttemptBook
 from gridhand.external.controller_link import ControllerLink
+from gridhand.external.job_files import JobFileCopies
 from gridhand.external.order_desk import OrderDesk
 from gridhand.external.output_sender import OutputSender
 from gridhand.external.worker_folder import WorkerFolder, WorkerMemory
@@ -56,7 +57,10 @@ class NodeWorker:
         self._engine = LocalEngine(folder.agent, folder.starter, virtual, SELF_FENCE_MS)
         self._book = AttemptBook()
         self._output = OutputSender(link, self._engine)
-        self._desk = OrderDesk(node, folder, link, self._engine, self._book, self._output)
+        self._copies = JobFileCopies(link, say)
+        self._desk = OrderDesk(
+            node, folder, link, self._engine, self._book, self._output, self._copies
+        )
         self._row: dict[str, Any] = {}
         self._problems: Sequence[ProblemReport] = ()
         self._row_is_new = False
@@ -240,6 +244,8 @@ class NodeWorker:
         ended = [report for report in reports if report.state == "ended"]
         files = [(report.key, self._folder.files(report.key)) for report in ended]
         await self._output.flush(session, files)
+        for key, place in files:
+            await self._copies.send_back(session, key, place.work)
         body: dict[str, Any] = {
             "session": session,
             "attempts": [report.encode() for report in reports],

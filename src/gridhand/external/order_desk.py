@@ -18,6 +18,7 @@ from gridhand.engines.base import Key
 from gridhand.engines.local import LocalEngine
 from gridhand.external.attempt_book import AttemptBook
 from gridhand.external.controller_link import ControllerLink
+from gridhand.external.job_files import JobFileCopies
 from gridhand.external.output_sender import OutputSender
 from gridhand.external.worker_folder import WorkerFolder
 
@@ -37,9 +38,11 @@ class OrderDesk:
         engine: LocalEngine,
         book: AttemptBook,
         output: OutputSender,
+        copies: JobFileCopies,
     ) -> None:
         self._node, self._folder, self._link = node, folder, link
         self._engine, self._book, self._output = engine, book, output
+        self._copies = copies
         self._done: set[int] = set()
         self._busy: set[int] = set()
         self._parked: set[int] = set()
@@ -134,7 +137,8 @@ class OrderDesk:
             self._book.report_again([key])
             self._done.add(number)
             return []
-        if known is None and key not in self._book and not wire["input"]:
+        needs = wire["input"] or wire["files"]
+        if known is None and key not in self._book and not needs:
             self._done.add(number)
             return self._make(wire)
         self._busy.add(number)
@@ -148,7 +152,9 @@ class OrderDesk:
         try:
             files = self._folder.make(key)
             streams = {name: files.stream(file) for name, file in wire["streams"].items()}
-            fields = {name: wire[name] for name in wire if name not in ("streams", "input")}
+            fields = {
+                name: wire[name] for name in wire if name not in ("streams", "input", "files")
+            }
             env = {"HOME": files.work, **wire["env"], "PWD": files.work}
             stdin = files.stream("stdin") if wire["input"] else None
             given = {**fields, **streams, "env": env, "stdin": stdin, "cwd": files.work}
@@ -169,6 +175,9 @@ class OrderDesk:
             await self._end_other(key, wire["fence"])
             if wire["input"]:
                 await self._fetch_input(key)
+            if wire["files"]:
+                files = await asyncio.to_thread(self._folder.make, key)
+                await self._copies.fetch(self.session, key, files.work)
             if key in self._starting:
                 await self._start(self._make(wire))
             self._done.add(number)
@@ -192,7 +201,7 @@ class OrderDesk:
         query = {"session": self.session, "job": key[0], "attempt": key[1]}
         offset = 0
         with await asyncio.to_thread(open, files.stream("stdin"), "wb") as file:
-            while part := await self._link.read_bytes("input", {**query, "offset": offset}):
+            while part := (await self._link.read_bytes("input", {**query, "offset": offset}))[0]:
                 await asyncio.to_thread(file.write, part)
                 offset += len(part)
 

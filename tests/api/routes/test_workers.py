@@ -1,11 +1,12 @@
 """The life of an external worker over HTTP, from joining to leaving, and what it may not do."""
 
 import json
+import os
 from contextlib import closing
 
 import pytest
 
-from api_server import Server
+from api_server import JOB, Server
 from gridhand.controller.listen_options import ListenOptions
 from gridhand.core.liveness.budget import DOWN_MS, SUSPECT_MS
 from scripted_worker import ScriptedWorker, ended, node_row
@@ -207,6 +208,56 @@ def test_output_goes_to_the_file_that_the_job_named(tmp_path, api, hired):
     worker.send(order, b"two\n", offset=4)
     assert path.read_text() == "one\ntwo\n"
     assert api.raw("GET", f"/jobs/{id}/logs")[2] == b"one\ntwo\n"
+
+
+def test_output_that_cannot_be_written_does_not_keep_a_job_from_ending(api, hired):
+    worker = hired().come()
+    id = api.submit(request={"cpu": 1, "node": "w1"}, stdout="/proc/none/out")
+    [order] = worker.starts()
+    assert worker.send(order, b"lost") == (200, {"end": 4, "pause": False})
+    worker.end(order)
+    until(lambda: state(api, id) == "succeeded")
+
+
+def test_logs_are_cut_as_those_of_local_jobs(server, api, hired, monkeypatch):
+    monkeypatch.setattr("gridhand.controller.nodes.external_nodes.LOG_BYTES", 16 * 4096)
+    worker = hired().come()
+    id = submit(api)
+    [order] = worker.starts()
+    for part in range(8):
+        worker.send(order, b"x" * 100_000, part * 100_000)
+    worker.end(order)
+    until(lambda: state(api, id) == "succeeded")
+    log = os.stat(server.log(id))
+    assert log.st_size == 800_000
+    until(lambda: os.stat(server.log(id)).st_blocks * 512 <= 20 * 4096)
+
+
+def test_a_worker_reads_and_writes_the_files_of_its_own_jobs_only(api, hired):
+    worker, other = hired("w1").come(), hired("w2").come()
+    upload = "0123456789abcdef" * 2
+    assert api.raw("PUT", f"/uploads/{upload}/data/in.csv?executable=true", b"1,2,3")[0] == 200
+    body = {**{name: text for name, text in JOB.items() if name != "folder"}, "upload": upload}
+    api.ok("POST", "/jobs", {**body, "request": {"cpu": 1, "node": "w1"}})
+    plain = submit(api)
+    first, second = worker.starts()
+    assert (first["files"], second["files"]) == (True, False)
+    query = f"session={worker.session}&job={first['job']}&attempt=1"
+    found = worker.api.ok("GET", f"/nodes/w1/files?{query}")
+    assert found == {"files": [{"name": "data/in.csv", "bytes": 5}]}
+    target = f"/nodes/w1/file?{query}"
+    status, headers, data = worker.api.raw("GET", f"{target}&file=data/in.csv&offset=2")
+    assert (status, headers["x-gridhand-executable"], data) == (200, "1", b"2,3")
+    assert worker.api.raw("POST", f"{target}&file=out/a&offset=0", b"42")[0] == 200
+    assert api.raw("GET", f"/jobs/{first['job']}/files/out/a")[2] == b"42"
+    for bad in ("../x", "/etc/passwd", "a/../../x"):
+        assert worker.api.raw("POST", f"{target}&file={bad}&offset=0", b"42")[0] == 422
+        assert worker.api.raw("GET", f"{target}&file={bad}&offset=0")[0] == 422
+    own = f"session={worker.session}&job={plain}&attempt=1"
+    assert worker.api.raw("POST", f"/nodes/w1/file?{own}&file=x&offset=0", b"42")[0] == 422
+    theirs = f"session={other.session}&job={first['job']}&attempt=1"
+    assert other.api.raw("GET", f"/nodes/w2/files?{theirs}")[0] == 403
+    assert other.api.raw("POST", f"/nodes/w2/file?{theirs}&file=x&offset=0", b"1")[0] == 403
 
 
 def test_output_of_a_second_attempt_follows_that_of_the_first(server, api, hired):

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from gridhand.api.auth import check_admin, token_of
-from gridhand.api.http import JSONResponse, api_router
+from gridhand.api.http import BYTES, JSONResponse, api_router
 from gridhand.api.schemas.workers import (
     JoinBody,
     LeaveBody,
@@ -29,7 +29,8 @@ NAME = Annotated[str, Path(max_length=100)]
 Session = Annotated[str, Query(pattern="^[0-9a-f]{32}$")]
 Job = Annotated[str, Query(pattern="^[0-9]+(_[0-9]+)?$", max_length=40)]
 Attempt = Annotated[int, Query(ge=1, le=2**31)]
-Offset = Annotated[int, Query(ge=0, le=2**53)]
+Offset = Annotated[int, Query(ge=0, le=2**50)]
+FileName = Annotated[str, Query(max_length=4096)]
 
 
 def worker_routes(controller: Controller) -> APIRouter:
@@ -85,7 +86,7 @@ def worker_routes(controller: Controller) -> APIRouter:
         end, pause = await nodes.take_output(node, session, key, stream, offset, data)
         return JSONResponse({"end": end, "pause": pause})
 
-    @router.get("/input")
+    @router.get("/input", response_class=Response, responses=BYTES)
     async def read_input(
         name: NAME, session: Session, job: Job, attempt: Attempt, offset: Offset, request: Request
     ) -> Response:
@@ -98,7 +99,50 @@ def worker_routes(controller: Controller) -> APIRouter:
         await nodes.leave(_own(request, name), body.session, stopped=body.stopped)
         return JSONResponse({})
 
+    _file_routes(router, controller)
     return router
+
+
+def _file_routes(router: APIRouter, controller: Controller) -> None:
+    nodes = controller.external
+
+    @router.get("/files")
+    async def files(
+        name: NAME, session: Session, job: Job, attempt: Attempt, request: Request
+    ) -> Response:
+        node, key = _own(request, name), (JobId(job), attempt)
+        found = await nodes.list_files(node, session, key)
+        return JSONResponse({"files": [{"name": one, "bytes": size} for one, size in found]})
+
+    @router.get("/file", response_class=Response, responses=BYTES)
+    async def read_file(
+        name: NAME,
+        session: Session,
+        job: Job,
+        attempt: Attempt,
+        file: FileName,
+        offset: Offset,
+        request: Request,
+    ) -> Response:
+        node, key = _own(request, name), (JobId(job), attempt)
+        part = await nodes.read_file(node, session, key, file, offset)
+        headers = {"X-Gridhand-Executable": str(int(part.executable))}
+        return Response(part.data, media_type="application/octet-stream", headers=headers)
+
+    @router.post("/file")
+    async def write_file(
+        name: NAME,
+        session: Session,
+        job: Job,
+        attempt: Attempt,
+        file: FileName,
+        offset: Offset,
+        request: Request,
+        executable: bool = False,
+    ) -> Response:
+        node, key, data = _own(request, name), (JobId(job), attempt), await request.body()
+        await nodes.write_file(node, session, key, file, offset, data, executable=executable)
+        return JSONResponse({"end": offset + len(data)})
 
 
 def _own(request: Request, name: str) -> NodeName:

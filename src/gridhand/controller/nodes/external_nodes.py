@@ -7,14 +7,17 @@ output of a job belongs.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from gridhand.controller.jobs.job_folders import FilePart
 from gridhand.controller.jobs.job_runner import OWNER
 from gridhand.controller.jobs.job_users import JobUsers
 from gridhand.controller.jobs.start_orders import LOG_BYTES, log_path, own_files
-from gridhand.core.errors import NodeTaken, UnknownNode
+from gridhand.core.errors import InvalidInput, NodeTaken, UnknownJob, UnknownNode
 from gridhand.core.jobs.job import Job
 from gridhand.core.liveness.heartbeats import BeatAnswer, Heartbeat, Receipt
 from gridhand.core.liveness.remote_nodes import recorded
@@ -38,6 +41,8 @@ _INPUT_BYTES = 1 << 20
 
 Plain = Mapping[str, Any]
 
+_log = logging.getLogger(__name__)
+
 
 class WorkerSession(NamedTuple):
     """The answer to a worker that has joined."""
@@ -52,7 +57,9 @@ class ExternalNodes:
 
     def __init__(self, controller: Controller, users: JobUsers) -> None:
         self._controller, self._users = controller, users
-        self.engine = ExternalEngine(self._takes_work, lambda: controller.stopping.is_set())
+        self.engine = ExternalEngine(
+            self._takes_work, lambda: controller.stopping.is_set(), self._has_files
+        )
 
     def with_local(self, local: Engine) -> Engine:
         """Return an engine for this machine and for the nodes of workers."""
@@ -161,8 +168,13 @@ class ExternalNodes:
         job = self._find(key)
         if not open_there or job is None:
             return Received(offset + len(data), pause=False)
-        place, folder = self._place(job, stream), self._controller.home.job(job.id)
-        return await self.engine.take_output(key, stream, place, folder, offset, data)
+        folder = self._controller.home.job(job.id)
+        try:
+            place = self._place(job, stream)
+            return await self.engine.take_output(key, stream, place, folder, offset, data)
+        except OSError as error:  # the user's own file cannot be written; the job goes on
+            _log.warning("output of job %s is lost: %s", job.id, error)
+            return Received(offset + len(data), pause=False)
 
     async def read_input(self, node: NodeName, session: str, key: Key, offset: int) -> bytes:
         """Return a part of the file that is an attempt's standard input; b"" at its end."""
@@ -176,6 +188,48 @@ class ExternalNodes:
             one if isinstance(one, bytes) else bytes(min(one, _INPUT_BYTES)) for _, one in pieces
         )
         return b"".join(texts)[:_INPUT_BYTES]
+
+    # ---- files that a client on the network has sent for a job
+
+    def _has_files(self, key: Key) -> bool:
+        job = self._find(key)
+        return job is not None and self._controller.folders.has(job)
+
+    def _with_files(self, node: NodeName, session: str, key: Key) -> Job:
+        """Return the job of an open attempt of a node; raise UnknownJob if it is over."""
+        open_there, job = self.engine.check_attempt(node, session, key), self._find(key)
+        if not open_there or job is None:
+            raise UnknownJob(key[0])
+        return job
+
+    async def list_files(self, node: NodeName, session: str, key: Key) -> list[tuple[str, int]]:
+        """Return the names and sizes of the files in the folder of a job."""
+        return await self._controller.folders.list(self._with_files(node, session, key))
+
+    async def read_file(
+        self, node: NodeName, session: str, key: Key, name: str, offset: int
+    ) -> FilePart:
+        """Return a part of a file in the folder of a job."""
+        job = self._with_files(node, session, key)
+        return await self._controller.folders.read(job, name, offset, _INPUT_BYTES)
+
+    async def write_file(
+        self,
+        node: NodeName,
+        session: str,
+        key: Key,
+        name: str,
+        offset: int,
+        data: bytes,
+        *,
+        executable: bool,
+    ) -> None:
+        """Write a part of a file that a job has made, in its folder here."""
+        job, folders = self._with_files(node, session, key), self._controller.folders
+        if not folders.has(job):
+            raise InvalidInput("job", job.id, "one that runs in a folder made by the controller")
+        id = os.path.basename(job.work.folder)
+        await folders.write(job.work.owner, id, name, offset, data, executable=executable)
 
     def _find(self, key: Key) -> Job | None:
         """Return the job of which this is the current attempt."""
