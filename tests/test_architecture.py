@@ -47,12 +47,13 @@ ROOMS = {
     "agent":      may("core clock home posix"),
     "simulate":   may("core clock home"),
     "engines":    may("core clock home posix agent"),
+    "external":   may("core home posix agent engines client"),
     "controller": may("core audit clock config home posix store engines"),
     "api":        may("core clock home posix controller"),
     "client":     may("home posix",                             "core clock"),
     "worker":     may("core posix"),
     "library":    may("core audit clock home posix client worker", "controller store"),
-    "cli":        may("core clock home posix client",           "agent api audit config controller engines library simulate store"),
+    "cli":        may("core clock home posix client",           "agent api audit config controller engines external library simulate store"),
     "gridhand":   may("",                                       "config core library"),
 }  # fmt: skip
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         NodeElsewhere,
         NodeInUse,
         NodeSuperseded,
+        NodeTaken,
         NoRoom,
         NotAssigned,
         NotYours,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         UnknownToken,
         VersionMismatch,
         WorkerLost,
+        WorkerUnknown,
     )
     from gridhand.core.explain.explanation import Explanation
     from gridhand.core.graph.assign import assign
@@ -137,6 +139,7 @@ __all__ = [
     "NodeElsewhere",
     "NodeInUse",
     "NodeSuperseded",
+    "NodeTaken",
     "NotAssigned",
     "NotYours",
     "OperationReused",
@@ -174,6 +177,7 @@ __all__ = [
     "UnknownToken",
     "VersionMismatch",
     "WorkerLost",
+    "WorkerUnknown",
     "assign",
     "task",
 ]

@@ -1,7 +1,8 @@
-"""Engines to be held against one contract: the fake one, and that of this machine."""
+"""Engines to be held against one contract: the fake one, that of this machine, and external ones."""
 
 import asyncio
 import contextlib
+import json
 import os
 import select
 
@@ -9,8 +10,16 @@ import pytest
 
 from fake_engine import FakeEngine
 from gridhand.agent.starter.starter_client import greet_starter
-from gridhand.engines.base import StartOrder
+from gridhand.api.schemas.ledger import HeartbeatBody
+from gridhand.api.schemas.workers import JoinBody, OrdersBody, ReportsBody, plain
+from gridhand.core.errors import GridError, NodeTaken, StoreInvalid
+from gridhand.engines.base import AttemptReport, StartOrder
+from gridhand.engines.external import ExternalEngine, Joining
 from gridhand.engines.local import LocalEngine
+from gridhand.external.node_worker import NodeWorker
+from gridhand.external.worker_folder import WorkerFolder
+from gridhand.posix import procfs
+from until import until
 
 PATIENCE_S = 30
 
@@ -34,8 +43,10 @@ class Sink:
 
     def measured(self, node, usage): ...
 
-    def returned(self, known):
+    def returned(self, known, node=None):
         self._take(self.returns, [known])
+
+    async def settled(self, node): ...
 
     def broken(self, error):
         self._take(self.errors, [error])
@@ -76,7 +87,28 @@ def start_order(job, attempt=1, **fields):
     return StartOrder(job=job, attempt=attempt, **(defaults | fields))
 
 
-class FakeBox:
+class Box:
+    """A node, and engines that speak with it one after the other."""
+
+    async def reached(self, engine, sink, known):
+        """Return what the node knows, once the engine has reached it."""
+        return known
+
+    async def delivered(self, engine):
+        """Return when the node has been told all."""
+
+    async def remembered(self):
+        """Return what the node remembers, without changing anything there."""
+        return await self.engine().look()
+
+    async def refused(self, epoch):
+        """Return whether an engine of this epoch gets nothing from the node."""
+        with pytest.raises(StoreInvalid):
+            await self.engine().open(epoch, Sink())
+        return True
+
+
+class FakeBox(Box):
     """Fake engines that speak with one and the same node, one after the other."""
 
     def __init__(self, folder):
@@ -97,7 +129,7 @@ class FakeBox:
     async def clean(self): ...
 
 
-class LocalBox:
+class LocalBox(Box):
     """A real agent and starter in folders of their own; jobs wait at gates for how to end."""
 
     def __init__(self, folder):
@@ -134,14 +166,17 @@ class LocalBox:
 
     async def clean(self):
         """End all that runs, then the agent; the starter ends after it."""
-        engine, sink = self.engine(), Sink()
+        await self._end_all(self.engine(), str(self.folder / "starter"))
+
+    async def _end_all(self, engine, starter):
+        sink = Sink()
         known = await engine.open(2**50, sink)
         sink.ended(known.ended)
         for key in sink.keys(known.running):
             await engine.stop(key, "cancelled", 0)
             await sink.end_of(key)
         await engine.forget(sink.keys(sink.ended_facts))
-        greeting = greet_starter(str(self.folder / "starter"))
+        greeting = greet_starter(starter)
         pids = [engine.facts()["pid"], greeting["pid"]]
         handles = [os.pidfd_open(pid) for pid in pids]
         await engine.close(end=True)
@@ -150,6 +185,112 @@ class LocalBox:
             os.close(handle)
         for gate in self._gates.values():
             os.close(gate)
+
+
+class DirectLink:
+    """The requests of a worker, checked as the routes do, without a network between."""
+
+    address = "http://controller"
+
+    def __init__(self, box):
+        self._box = box
+
+    async def post(self, what, body, timeout_s=None):
+        if self._box.current is None:
+            raise ConnectionRefusedError("no controller")
+        body = json.loads(json.dumps(body))
+        try:
+            return await getattr(self, f"_{what}")(self._box.current, body)
+        except GridError as error:
+            self._box.refusals.append(error)
+            raise
+
+    async def _join(self, engine, raw):
+        body = JoinBody.model_validate(raw)
+        attempts = [AttemptReport.decode(one) for one in plain(body.attempts)]
+        joining = Joining(raw["row"], [], body.incarnation, body.epoch, attempts)
+        session = await engine.join("here", joining)
+        return {"session": session, "cluster": "c1", "epoch": engine.epoch}
+
+    async def _heartbeat(self, engine, raw):
+        HeartbeatBody.model_validate(raw)
+        return {"acknowledged": True, "stop": []}
+
+    async def _orders(self, engine, raw):
+        body = OrdersBody.model_validate(raw)
+        found = await engine.orders("here", body.session, body.done, body.busy, 1.0)
+        return json.loads(json.dumps({"orders": found}))
+
+    async def _reports(self, engine, raw):
+        body = ReportsBody.model_validate(raw)
+        attempts = [AttemptReport.decode(one) for one in plain(body.attempts)]
+        engine.report("here", body.session, attempts, body.answers())
+        return {}
+
+    async def _leave(self, engine, raw):
+        return {}
+
+    async def send_bytes(self, what, query, data):
+        if self._box.current is None:
+            raise ConnectionRefusedError("no controller")
+        self._box.current.check_attempt("here", query["session"], (query["job"], query["attempt"]))
+        return {"end": query["offset"] + len(data), "pause": False}
+
+    def hang_up(self): ...
+
+    def close(self): ...
+
+
+class ExternalBox(LocalBox):
+    """A real worker with its agent and starter, which finds whatever engine is open."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.current = None
+        self.refusals, self._worker = [], None
+        self._place = WorkerFolder(str(folder / "worker"))
+
+    def engine(self):
+        return ExternalEngine()
+
+    async def reached(self, engine, sink, known):
+        self.current = engine
+        if self._worker is None:
+            self._leaving = asyncio.Event()
+            self._node_worker = NodeWorker(
+                self._place, self._place.begin(), DirectLink(self), "here", print
+            )
+            self._worker = asyncio.create_task(self._node_worker.run(self._leaving))
+        return (await sink.until(lambda: sink.returns or self._worker.done()))[-1]
+
+    async def delivered(self, engine):
+        await _until(lambda: not any(map(len, engine._outboxes.values())))
+        self.current = None
+
+    async def remembered(self):
+        seen = await LocalEngine(self._place.agent, self._place.starter).look()
+        return self._place.recall().epoch, seen.running
+
+    async def refused(self, epoch):
+        engine, sink = self.engine(), Sink()
+        await engine.open(epoch, sink)
+        self.current, self.refusals = engine, []
+        await _until(lambda: any(isinstance(one, NodeTaken) for one in self.refusals))
+        self.current = None
+        return not sink.nodes and not sink.returns
+
+    async def clean(self):
+        if self._worker is not None:
+            self._leaving.set()
+            pid = self._node_worker._engine.facts()["pid"]
+            await asyncio.wait_for(self._worker, PATIENCE_S)
+            await _until(lambda: not procfs.is_alive(pid))
+        engine = LocalEngine(self._place.agent, self._place.starter)
+        await self._end_all(engine, self._place.starter)
+
+
+async def _until(look):
+    await asyncio.to_thread(until, look, PATIENCE_S)
 
 
 async def _within(box, test):
@@ -169,7 +310,7 @@ def within():
     return run
 
 
-@pytest.fixture(params=[FakeBox, LocalBox], ids=["fake", "local"])
+@pytest.fixture(params=[FakeBox, LocalBox, ExternalBox], ids=["fake", "local", "external"])
 def contract(request, tmp_path, within):
     return lambda test: within(request.param, tmp_path, test)
 
@@ -192,8 +333,9 @@ def tools():
 @contextlib.asynccontextmanager
 async def opened(box, epoch=1, *, end=False):
     engine, sink = box.engine(), Sink()
-    known = await engine.open(epoch, sink)
+    known = await box.reached(engine, sink, await engine.open(epoch, sink))
     try:
         yield engine, sink, known
+        await box.delivered(engine)
     finally:
         await engine.close(end=end)

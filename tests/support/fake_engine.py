@@ -42,6 +42,9 @@ class FakeEngine:
         sink.node_changed(self.node, [])
         return self.known()
 
+    def place(self, key, node, engine=""):
+        pass
+
     async def start(self, orders):
         self.asked += [order.key for order in orders]
         if self.away:

@@ -20,6 +20,7 @@ from gridhand.agent.hardware.host_readings import HostReadings
 from gridhand.agent.jobs import limits
 from gridhand.agent.jobs.core_load import CoreLoad
 from gridhand.agent.jobs.cpu_affinity import CpuAffinity
+from gridhand.agent.jobs.job_lease import MESSAGE, STOP_GRACE_MS, JobLease
 from gridhand.agent.jobs.limits import Limits
 from gridhand.agent.jobs.prepare import MOST_BYTES, batches, prepare
 from gridhand.agent.jobs.running_attempt import RunningAttempt, overrun_message
@@ -55,8 +56,12 @@ class Agent:
         starter: str,
         tell: Callable[[AgentEvent], None],
         virtual: tuple[str, str] | None = None,
+        lease_ms: int | None = None,
     ) -> None:
-        """`virtual` is the name and the capacity of a virtual node to be instead of the machine."""
+        """`virtual` is the name and the capacity of a virtual node to be instead of the machine.
+
+        With `lease_ms`, jobs are stopped unless the lease is renewed in time.
+        """
         nvml = Nvml()
         self.found = discover(Path(folder), nvml=nvml)
         if virtual is not None:
@@ -70,6 +75,7 @@ class Agent:
             self.found.cpus, lambda run: [p.pid for p in members(run)], self.core_load.steps
         )
         self.limits = Limits()
+        self.lease = JobLease(lease_ms)
         self.pause = StartPause(self.starter.probe, self.tell_node)
         self.runs: dict[Key, RunningAttempt] = {}
         self.running: dict[Key, RunningAttempt] = {}
@@ -220,6 +226,13 @@ class Agent:
         left_s = (min(run.due, run.warn_due or run.due) - now) / 1000
         wait_s = min(left_s, _LONGEST_WAIT_S)  # the loop's clock stands while the machine sleeps
         run.deadline = asyncio.get_running_loop().call_later(wait_s, self._arm, run)
+
+    def check_lease(self) -> None:
+        """Stop all attempts if the lease is over."""
+        if self.lease.is_over():
+            for run in [run for run in self.running.values() if not run.stopping]:
+                grace_ms = min(run.note.grace_ms, STOP_GRACE_MS)
+                self.stopper.stop(run, "node_lost", MESSAGE, grace_ms)
 
     def out_of_memory(self, run: RunningAttempt) -> None:
         self.stopper.stop(run, "oom", "", 0)

@@ -10,6 +10,7 @@
     forget {attempts: [[job, n], …]}              forgotten
     watch {}                                      nothing; then events: begun, ended, usage, node
     sample {every_ms, for_ms}                     nothing; samples come at least this often
+    lease {for_ms}                                nothing; jobs stop unless it comes again in time
     quit {}                                       nothing; the agent ends, and jobs go on
 
 A connection begins with a line that has the secret of the folder, and belongs to no job; see
@@ -116,6 +117,7 @@ class AgentServer:
             "forget": self._forget,
             "watch": self._watch,
             "sample": self._sample,
+            "lease": self._lease,
             "quit": self._quit,
         }
 
@@ -283,6 +285,10 @@ class AgentServer:
         if every_ms < LEAST_MS:
             raise Malformed(f"every_ms: give a whole number from {LEAST_MS} to {MOST_MS}")
         self.agent.pace.ask(every_ms, for_ms)
+        return {}
+
+    async def _lease(self, _: ControllerConnection, message: Message) -> Reply:
+        self.agent.lease.renew(message_fields.whole("for_ms", message.get("for_ms"), MOST_MS))
         return {}
 
     async def _quit(self, *_: object) -> Reply:

@@ -29,7 +29,7 @@ async def run_agent(
 ) -> None:
     """Run an agent until it is idle or told to quit; call `ready` once it listens."""
     server = AgentServer(folder_fd)
-    agent = Agent(folder, starter, server.tell, options.virtual_node)
+    agent = Agent(folder, starter, server.tell, options.virtual_node, options.lease)
     server.serve(agent)
     await agent.begin(os.getpid(), measured=options.measured)
     loop = asyncio.get_running_loop()

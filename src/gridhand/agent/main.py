@@ -1,7 +1,7 @@
 """The agent as a process of its own.
 
     python -E -s -m gridhand.agent.main FOLDER --starter FOLDER [--grace SECONDS] [--detach]
-        [--measured] [--virtual-node NAME AMOUNTS]
+        [--measured] [--virtual-node NAME AMOUNTS] [--lease MS]
 
 It lives as long as jobs run or a controller is connected, and a while longer.
 """
@@ -54,6 +54,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     text = "be this node, with these amounts, instead of this machine"
     names = ("NAME", "AMOUNTS")
     parser.add_argument("--virtual-node", nargs=2, metavar=names, type=str, help=text)
+    text = "stop all jobs unless the lease is renewed within this time"
+    parser.add_argument("--lease", metavar="MS", type=int, help=text)
     return parser.parse_args(arguments)
 
 

@@ -68,6 +68,7 @@ class Monitor:
             self._count += 1
             with _errors_logged():
                 self.look()
+                self._agent.check_lease()
                 self._agent.return_waiting(_LONGEST_WAIT_MS)
                 await self.measure()
                 self._measure_new_soon()

@@ -56,6 +56,15 @@ admin   POST /api/v1/nodes/{name}/health
 admin   POST /api/v1/nodes/{name}/foreign
 admin   DELETE /api/v1/nodes/{name}
 agent   POST /api/v1/nodes/{name}/heartbeat
+agent   POST /api/v1/nodes/{name}/join
+agent   POST /api/v1/nodes/{name}/orders lasts
+agent   POST /api/v1/nodes/{name}/reports
+agent   POST /api/v1/nodes/{name}/output
+agent   GET  /api/v1/nodes/{name}/input
+agent   POST /api/v1/nodes/{name}/leave
+agent   GET  /api/v1/nodes/{name}/files
+agent   GET  /api/v1/nodes/{name}/file
+agent   POST /api/v1/nodes/{name}/file
 
 read    GET  /api/v1/allocations
 read    GET  /api/v1/allocations/{id}

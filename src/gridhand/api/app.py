@@ -31,6 +31,7 @@ from gridhand.api.routes.monitor import monitor_routes
 from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
 from gridhand.api.routes.tokens import token_routes
+from gridhand.api.routes.workers import worker_routes
 from gridhand.api.schemas.ledger import Strict
 from gridhand.controller.controller import Controller
 
@@ -72,6 +73,7 @@ def make_app(controller: Controller) -> FastAPI:
         event_routes,
         session_routes,
         token_routes,
+        worker_routes,
     ):
         # `include_router` would analyse every route again, which takes a third of the start.
         app.router.routes.extend(routes(controller).routes)

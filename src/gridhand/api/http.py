@@ -25,6 +25,7 @@ SMALL_BYTES = 64 << 10  # a smaller body does not wait for its turn
 MOST_LARGE_BODIES = 16
 _LARGE_BODIES = ("/api/v1/jobs", "/api/v1/calls")
 _UPLOADS = "/api/v1/uploads/"
+_NODES, _OF_WORKERS = "/api/v1/nodes/", ("/join", "/reports", "/output", "/file")
 
 Reply = TypeVar("Reply")
 
@@ -60,7 +61,7 @@ class LimitBodies:
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        large = path in _LARGE_BODIES or path.startswith(_UPLOADS)
+        large = path in _LARGE_BODIES or path.startswith(_UPLOADS) or _is_of_worker(path)
         most = MOST_JOB_BYTES if large else MOST_BYTES
         headers = dict(scope["headers"])
         stated = headers.get(b"content-length", b"0")
@@ -90,6 +91,10 @@ class LimitBodies:
             return message
 
         return in_turn
+
+
+def _is_of_worker(path: str) -> bool:
+    return path.startswith(_NODES) and path.endswith(_OF_WORKERS)
 
 
 def _limited(receive: Receive, most: int) -> Receive:

@@ -58,6 +58,10 @@ _GROUPS = {
     "Controller": {
         "serve": ("commands.serve:serve", "Run the controller in the foreground."),
         "stop": ("commands.serve:stop", "Stop the controller."),
+        "worker": (
+            "commands.worker:worker",
+            "Serve this machine as a node of a controller elsewhere.",
+        ),
         "service": ("commands.service:service", "Run the controller as a systemd service."),
         "token": ("commands.token:token", "Manage the tokens of clients on the network."),
         "config": ("commands.config:config", "Show, check and reload the configuration."),

@@ -24,6 +24,11 @@ def find_token() -> str | None:
     return _checked(_read_private(path), path) if path else None
 
 
+def read_token_file(path: str) -> str:
+    """Return the token in a file; raise GridError if others can read it."""
+    return _checked(_read_private(path), path)
+
+
 def _read_private(path: str) -> str:
     try:
         with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:

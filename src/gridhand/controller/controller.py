@@ -37,6 +37,7 @@ from gridhand.controller.keeper.keeper import Keeper
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.nodes.declared_nodes import DeclaredNodes
+from gridhand.controller.nodes.external_nodes import ExternalNodes
 from gridhand.controller.nodes.foreign_use import ForeignUse
 from gridhand.controller.nodes.liveness_watcher import LivenessWatcher
 from gridhand.controller.nodes.node_samples import NodeSamples
@@ -104,14 +105,10 @@ class Controller(JobReader):
         node hears of it.
         """
         self.home = home
-        self._belongs_to = belongs_to
-        self._machine = machine
-        self._taken = taken
-        self.store_url = store.url
-        self._store = store
-        self.feed = Feed()
+        self._belongs_to, self._machine, self._taken = belongs_to, machine, taken
+        self.store_url, self._store = store.url, store
         self.started, self.since = time.time(), time.monotonic()
-        self.neighbours = Neighbours(home.folder)
+        self.feed, self.neighbours = Feed(), Neighbours(home.folder)
         self.attached = ConnectionCounts(self._clients_gone)
         self.settings = settings or Settings()
         self.users = users or JobUsers()
@@ -124,7 +121,8 @@ class Controller(JobReader):
         self.declared = DeclaredNodes(home.declared, self.ask, self.liveness.look_again)
         self.samples = NodeSamples()
         self.sessions = Sessions(self._end_with_session, self.attached, self.callbook.lose)
-        self._engine = engine
+        self.external = ExternalNodes(self, self.users)
+        self._engine = self.external.with_local(engine)
         self.model = ReadModel(lambda work: self._loop.call_soon_threadsafe(work))
         self._dispatch = Dispatch(self._committed, self._reloaded, self._startable, self._publish)
         strategy = self.settings.strategy
@@ -143,8 +141,8 @@ class Controller(JobReader):
         self._backend = await asyncio.to_thread(Embedded, self._keeper, claim.next_epoch)
         self._port = self._backend.port(self._loop)
         await self._open_reads()
-        kept_ms, folders = self.settings.kept_ms, self.folders
-        self._retention = Retention(self.ask, self.callbook, self.home, kept_ms, folders)
+        kept_ms = self.settings.kept_ms
+        self._retention = Retention(self.ask, self.callbook, self.home, kept_ms, self.folders)
         self.runner = Runner(
             self.ask,
             self._engine,
@@ -157,9 +155,11 @@ class Controller(JobReader):
             self.samples,
             ForeignUse(self.ask, self.settings.respects_foreign_use),
             self.users,
+            self.external.engine_of,
         )
         try:
-            self._taken(self._keeper.opening.cluster_id)
+            self.cluster_id = self._keeper.opening.cluster_id
+            self._taken(self.cluster_id)
             await self.settings.apply(self.ask)
             await (self._only_look() if self._damage else self._adopt())
         except BaseException:

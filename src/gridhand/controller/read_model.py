@@ -111,6 +111,11 @@ class ReadModel:
         use = self._marked((name,)).node(name)
         return node_status(use, self._foreign, self._host_use.get(name, NO_HOST_USE))
 
+    def has_leftovers(self, name: NodeName) -> bool:
+        """Return whether processes of given-up attempts are left on a node."""
+        self._catch_up()
+        return name in self._leftovers
+
     def _marked(self, names: Iterable[NodeName]) -> LedgerCopy:
         """Return the ledger after marking nodes on which processes of given-up jobs are left."""
         ledger = self.ledger

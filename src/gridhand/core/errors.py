@@ -666,6 +666,33 @@ class NodeSuperseded(GridError):
         self.incarnation = current
 
 
+class NodeTaken(GridError):
+    """A worker cannot serve a node of this name."""
+
+    code = "node_taken"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"node {name} cannot be served by this worker: {why}",
+            hint="Give the worker another --name, with a token for it, or another --folder. `grid"
+            " node remove` removes a node that is not needed.",
+        )
+        self.name = name
+
+
+class WorkerUnknown(GridError):
+    """The worker of a node has to join: the controller was restarted, or another one has joined."""
+
+    code = "worker_unknown"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the worker of node {name} has not joined this controller",
+            hint="Join again, with all attempts that the worker knows.",
+        )
+        self.name = name
+
+
 class MoveRefused(GridError):
     """An allocation cannot make this move from the state it is in."""
 

@@ -65,8 +65,14 @@ class Sink(Protocol):
     def measured(self, node: NodeName, usage: UsageEvent) -> None:
         """Take note of what a node and the jobs on it really use."""
 
-    def returned(self, known: Known) -> None:
-        """Take note of what a node knows that was out of reach and is back."""
+    def returned(self, known: Known, node: NodeName | None = None) -> None:
+        """Take note of what a node knows that was out of reach and is back.
+
+        Without a name it is all that the engine reaches.
+        """
+
+    async def settled(self, node: NodeName) -> None:
+        """Return when the ledger has the node, and has been compared with what it knows."""
 
     def broken(self, error: BaseException) -> None:
         """Handle that the engine cannot go on: a fault, or another controller is in charge."""
@@ -82,6 +88,12 @@ class Engine(Protocol):
         """Reach the nodes, in the name of this epoch, and return what they know.
 
         Raises StoreInvalid if they have seen a later one: ours is not the store they belong to.
+        """
+
+    def place(self, key: Key, node: NodeName, engine: str = "") -> None:
+        """Take note of the node of an attempt, before anything else is asked about the attempt.
+
+        `engine` is that of the node, if its jobs run elsewhere.
         """
 
     async def start(self, orders: Sequence[StartOrder]) -> None: ...

@@ -8,21 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from gridhand.agent.bootstrap import ensure_agent
-from gridhand.agent.jobs.capped_log import read_range
 from gridhand.agent.link import Link, Message
 from gridhand.agent.link_errors import LinkError, LinkRefused
 from gridhand.agent.messages import AgentEvent, AgentGreeting
 from gridhand.agent.starter.starter_client import ensure_starter, list_attempts
 from gridhand.core.errors import StoreInvalid
-from gridhand.core.model.names import JobId
+from gridhand.core.model.names import JobId, NodeName
 from gridhand.engines.base import AttemptReport, EndReport, Key, Known, Seen, Sink, StartOrder
-from gridhand.engines.file_reads import FileReads
-from gridhand.posix.plain_open import open_plain, stat_plain
+from gridhand.engines.log_files import LogFiles
 from gridhand.posix.unix_users import UnixUser
 
 _BATCH = 64  # the ends of the first are reported while the last are started
@@ -36,18 +33,27 @@ class LocalEngine:
     """Speaks with the agent of a folder, and starts one if none runs."""
 
     def __init__(
-        self, agent_folder: str, starter_folder: str, virtual: tuple[str, str] | None = None
+        self,
+        agent_folder: str,
+        starter_folder: str,
+        virtual: tuple[str, str] | None = None,
+        lease_ms: int | None = None,
     ) -> None:
-        """`virtual` is the name and the capacity of a virtual node to be instead of the machine."""
+        """`virtual` is the name and the capacity of a virtual node to be instead of the machine.
+
+        With `lease_ms` the agent stops its jobs unless `renew_lease` is called in time.
+        """
         self._folders = agent_folder, starter_folder
-        self._options = () if virtual is None else ("--virtual-node", *virtual)
+        self._options: tuple[str, ...] = () if virtual is None else ("--virtual-node", *virtual)
+        if lease_ms is not None:
+            self._options = (*self._options, "--lease", str(lease_ms))
         self._link: Link | None = None
         self._sink: Sink | None = None
         self._epoch = 0
         self._greeting: AgentGreeting | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
-        self._reads = FileReads()
+        self._logs = LogFiles()
 
     async def open(self, epoch: int, sink: Sink) -> Known:
         self._epoch, self._sink = epoch, sink
@@ -125,6 +131,9 @@ class LocalEngine:
 
     # ---- requests
 
+    def place(self, key: Key, node: NodeName, engine: str = "") -> None:
+        pass  # there is one node
+
     async def start(self, orders: Sequence[StartOrder]) -> None:
         for batch in _batches(orders):
             reply = await self._ask({"do": "start", "jobs": [order.encode() for order in batch]})
@@ -191,6 +200,10 @@ class LocalEngine:
     async def forget(self, keys: Sequence[Key]) -> None:
         await self._ask({"do": "forget", "attempts": [list(key) for key in keys]})
 
+    async def renew_lease(self, for_ms: int) -> None:
+        """Let the jobs of an agent with a lease run for this time from now on."""
+        await self._ask({"do": "lease", "for_ms": for_ms})
+
     async def sample_every(self, every_ms: int, for_ms: int) -> None:
         await self._ask({"do": "sample", "every_ms": every_ms, "for_ms": for_ms})
 
@@ -214,19 +227,10 @@ class LocalEngine:
     async def read_log(
         self, path: str, offset: int, limit: int, user: UnixUser | None = None
     ) -> list[tuple[int, bytes | int]]:
-        try:
-            opener = os.open if user is None else open_plain
-            pieces = await self._reads.run(user, lambda: read_range(path, offset, limit, opener))
-        except (OSError, ValueError):  # a folder, or what we may not read
-            return []
-        return [(at, piece if isinstance(piece, bytes) else piece.bytes) for at, piece in pieces]
+        return await self._logs.read(path, offset, limit, user)
 
     async def log_size(self, path: str, user: UnixUser | None = None) -> int:
-        try:
-            stat = os.stat if user is None else stat_plain
-            return (await self._reads.run(user, lambda: stat(path))).st_size
-        except (OSError, ValueError):
-            return 0
+        return await self._logs.size(path, user)
 
     def facts(self) -> Mapping[str, Any]:
         names = ("pid", "version", "boot_id", "enforced", "cpus")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gridhand.core.errors import InvalidInput
-from gridhand.core.model.names import check_node_name
+from gridhand.core.model.names import NodeName, check_node_name
 from gridhand.core.model.resources import Resources
 from gridhand.engines.base import AttemptReport, Engine, Key, Known, Seen, Sink, StartOrder
 from gridhand.engines.local import LocalEngine
@@ -70,7 +70,7 @@ class _NodeSink:
     def __init__(self, engine: Engine, engines: dict[Key, Engine], sink: Sink) -> None:
         self._engine, self._engines, self._sink = engine, engines, sink
         self.node_changed, self.measured = sink.node_changed, sink.measured
-        self.broken = sink.broken
+        self.broken, self.settled = sink.broken, sink.settled
 
     def note(self, reports: Sequence[AttemptReport]) -> None:
         self._engines.update({report.key: self._engine for report in reports})
@@ -83,9 +83,9 @@ class _NodeSink:
         self.note(reports)
         self._sink.ended(reports)
 
-    def returned(self, known: Known) -> None:
+    def returned(self, known: Known, node: NodeName | None = None) -> None:
         self.note([*known.running, *known.ended])
-        self._sink.returned(known)
+        self._sink.returned(known, node)
 
 
 class VirtualNodes:
@@ -112,13 +112,15 @@ class VirtualNodes:
             everything.ended.extend(known.ended)
         return everything
 
+    def place(self, key: Key, node: NodeName, engine: str = "") -> None:
+        # The first engine runs the jobs of nodes that were declared by hand, as on one machine.
+        self._engine_of[key] = self._engines.get(node, self._first)
+
     async def start(self, orders: Sequence[StartOrder]) -> None:
         groups: dict[Engine, list[StartOrder]] = {}
         for order in orders:
-            # The first engine runs the jobs of nodes that were declared by hand, as on one machine.
-            engine = self._engines.get(order.node, self._first)
-            self._engine_of[order.key] = engine
-            groups.setdefault(engine, []).append(order)
+            self.place(order.key, order.node)
+            groups.setdefault(self._engine_of[order.key], []).append(order)
         await asyncio.gather(*(engine.start(group) for engine, group in groups.items()))
 
     async def stop(self, key: Key, reason: str, grace_ms: int) -> None:

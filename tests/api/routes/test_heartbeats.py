@@ -99,7 +99,8 @@ BAD = {
     "no boot id": ({"boot_id": ""}, "boot_id"),
     "running nothing in particular": ({"running": None}, "running"),
     "running numbers": ({"running": [1]}, "running.0"),
-    "more than is known": ({"usage": {}}, "usage"),
+    "more than is known": ({"health": {}}, "health"),
+    "a use that is no object": ({"usage": 3}, "usage"),
 }
 
 

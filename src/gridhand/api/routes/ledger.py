@@ -105,7 +105,8 @@ def _node_routes(router: APIRouter, controller: Controller) -> None:
     async def heartbeat(name: Id, body: HeartbeatBody, request: Request) -> Response:
         if token_of(request) is None:  # else the scope is of this node alone
             _admin(request, name)
-        answer = await controller.liveness.heartbeat(body.heartbeat(check_node_name(name)))
+        beat = body.heartbeat(check_node_name(name))
+        answer = await controller.external.heartbeat(beat, body.usage)
         acknowledged = answer.receipt is Receipt.TAKEN
         return JSONResponse({"acknowledged": acknowledged, "stop": list(answer.stop)})
 

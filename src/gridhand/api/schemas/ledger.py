@@ -308,6 +308,7 @@ class HeartbeatBody(Strict):
     sequence: int = Field(ge=0, le=2**63 - 1)
     boot_id: str = Field(pattern="^[0-9A-Za-z-]{1,64}$")
     running: Annotated[list[AllocationIdField], Field(max_length=MOST_HELD)]
+    usage: Written | None = None  # what the node uses, as its agent has measured it
 
     def heartbeat(self, node: NodeName) -> Heartbeat:
         running = frozenset(self.running)

@@ -37,6 +37,7 @@ class FilePart(NamedTuple):
 
     data: bytes
     size: int
+    executable: bool = False
 
 
 class JobFolders:
@@ -84,7 +85,8 @@ class JobFolders:
                 os.fdopen(open_beneath(at, name, os.O_RDONLY), "rb") as file,
             ):
                 file.seek(offset)
-                return FilePart(file.read(limit), os.fstat(file.fileno()).st_size)
+                facts = os.fstat(file.fileno())
+                return FilePart(file.read(limit), facts.st_size, bool(facts.st_mode & 0o100))
 
         return await self._run(user, read)
 
@@ -106,13 +108,16 @@ class JobFolders:
                 if folder not in used and _changed(folder) < min(before, time.time()):
                     shutil.rmtree(folder, ignore_errors=True)
 
+    def has(self, job: Job) -> bool:
+        """Return whether a job runs in one of these folders."""
+        owner = job.work.owner
+        return os.path.dirname(job.work.folder) == self._base(owner, self._user(owner))
+
     def _of(self, job: Job) -> tuple[str, UnixUser | None]:
         """Return the folder of a job, if it is one of these, and whose rights open it."""
-        owner = job.work.owner
-        user = self._user(owner)
-        if os.path.dirname(job.work.folder) != self._base(owner, user):
+        if not self.has(job):
             raise InvalidInput("job", job.id, "one that runs in a folder made by the controller")
-        return job.work.folder, user
+        return job.work.folder, self._user(job.work.owner)
 
     def _user(self, owner: str) -> UnixUser | None:
         try:

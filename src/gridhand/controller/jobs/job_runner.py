@@ -23,11 +23,11 @@ from gridhand.controller.jobs.placed_jobs import PlacedJob, attempts_elsewhere, 
 from gridhand.controller.jobs.start_orders import make_order
 from gridhand.controller.keeper.questions import Read
 from gridhand.controller.nodes.foreign_use import ForeignUse
+from gridhand.controller.nodes.node_reports import NodeReports
 from gridhand.controller.nodes.node_samples import NodeSamples
 from gridhand.controller.store_retry import retry_while_store_is_away
 from gridhand.core.errors import (
     ControllerStopping,
-    NodeElsewhere,
     StoreError,
     StoreFenced,
 )
@@ -43,16 +43,13 @@ from gridhand.core.observations import (
     Spawned,
 )
 from gridhand.core.operations import EndAttempts, Ended, Operation
-from gridhand.core.rows.ledger import node_from_row
 from gridhand.engines.base import (
     AttemptReport,
     EndReport,
     Engine,
     Key,
     Known,
-    ProblemReport,
     StartOrder,
-    UsageEvent,
 )
 from gridhand.home import Home
 from gridhand.posix.unix_users import UnknownUser
@@ -70,7 +67,7 @@ _log = logging.getLogger(__name__)
 Ask = Callable[[Operation[Any]], Awaitable[Any]]
 
 
-class Runner:
+class Runner(NodeReports):
     """The link between the keeper and the engine. Used in the event loop only."""
 
     def __init__(
@@ -86,12 +83,13 @@ class Runner:
         samples: NodeSamples,
         foreign: ForeignUse,
         users: JobUsers,
+        engine_of: Callable[[NodeName], str] = lambda node: "",
     ) -> None:
         """`failed` is called with a fault in this process, which only a restart mends.
 
         `tell` is called with jobs whose process has started: the ledger does not record that.
         `report_node` is called with nodes that were found or found changed. `users` says as which
-        user a job runs.
+        user a job runs, and `engine_of` which engine runs the jobs of a node that is elsewhere.
         """
         self._ask = ask
         self._engine = engine
@@ -100,10 +98,11 @@ class Runner:
         self._now = now
         self._failed = failed
         self._tell = tell
-        self._report_node = report_node
-        self._samples, self._foreign = samples, foreign
+        super().__init__(report_node, samples, foreign)
         self._users = users
+        self._engine_name = engine_of
         self._fences: dict[Key, AllocationId] = {}  # of attempts whose end is not durable
+        self._places: dict[Key, NodeName] = {}  # and where they are
         self._strangers: set[Key] = set()  # attempts that the ledger has ended or does not know
         self._awaited: set[Key] = set()  # given up: the keeper waits until they have no process
         self._outbox: deque[tuple[str, Job, Allocation | None]] = deque()
@@ -114,8 +113,6 @@ class Runner:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._elsewhere: set[Key] = set()  # attempts on machines that we do not reach
-        self._nodes: dict[NodeName, Mapping[str, Any]] = {}  # the latest row of each
-        self.problems: dict[NodeName, Sequence[ProblemReport]] = {}
 
     async def open(self, epoch: int) -> None:
         """Connect to the nodes, and reconcile them with the ledger."""
@@ -137,7 +134,9 @@ class Runner:
         await self._engine.close(end=end)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        self._watch(asyncio.get_running_loop().create_task(work))
+
+    def _watch(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -170,7 +169,7 @@ class Runner:
             assert job.attempt is not None
             key = job.id, job.attempt.number
             if key not in self._settled and key not in self._elsewhere:
-                self._fences[key] = job.attempt.allocation
+                self._note_place(job)
                 self._send(kind, job, held)
         elif job.attempts:
             key = job.id, job.attempts[-1].number
@@ -178,6 +177,16 @@ class Runner:
             if job.attempts[-1].reason is Reason.NODE_LOST:
                 self._awaited.add(key)
                 self._note_exits_among([key])
+
+    def _note_place(self, job: Job) -> None:
+        """Take note of the fence and the node of the job's current attempt."""
+        attempt = job.attempt
+        assert attempt is not None
+        key = job.id, attempt.number
+        self._fences[key] = attempt.allocation
+        if self._places.get(key) != attempt.node:
+            self._places[key] = attempt.node
+            self._engine.place(key, attempt.node, self._engine_name(attempt.node))
 
     def _send(self, kind: str, job: Job, held: Allocation | None) -> None:
         self._outbox.append((kind, job, held))
@@ -208,10 +217,13 @@ class Runner:
         if not self._closed:
             self._spawn(self._send_again())
 
-    async def _placed(self) -> dict[Key, PlacedJob]:
-        """Return the jobs that run according to the ledger, but for those of other machines."""
+    async def _placed(self, node: NodeName | None = None) -> dict[Key, PlacedJob]:
+        """Return the jobs that run according to the ledger: all of ours, or those of a node."""
         placed = await self._run_surely(Read(placed_jobs))
-        return {job.key: job for job in placed if job.key not in self._elsewhere}
+        ours = {job.key: job for job in placed if job.key not in self._elsewhere}
+        if node is None:
+            return ours
+        return {key: job for key, job in ours.items() if job.node == node}
 
     async def _send_again(self) -> None:
         placed = await self._placed()
@@ -313,12 +325,17 @@ class Runner:
     def _settle(self, keys: Sequence[Key]) -> None:
         """Remember that these ends are durable: older answers of the keeper have them running."""
         for key in keys:
-            self._fences.pop(key, None)
-            self._strangers.discard(key)
+            self._drop(key)
             self._settled[key] = None
         self._note_exits_among(keys)
         for key in list(self._settled)[: max(0, len(self._settled) - _MOST_SETTLED)]:
             del self._settled[key]
+
+    def _drop(self, key: Key) -> None:
+        """Forget an attempt that no node has."""
+        self._fences.pop(key, None)
+        self._places.pop(key, None)
+        self._strangers.discard(key)
 
     async def _write_ends(self, reports: Sequence[AttemptReport]) -> None:
         ended = tuple(end for report in reports if (end := self._end_of(report)) is not None)
@@ -339,46 +356,16 @@ class Runner:
         )
         return Ended(report.job, how)
 
-    def node_changed(self, node: Mapping[str, Any], problems: Sequence[ProblemReport]) -> None:
-        self.problems[node["name"]] = problems
-        self._samples.note_seen(node["name"])
-        self._foreign.forget(node["name"])
-        self._nodes[node["name"]] = node
-        self._spawn(self._register(node))
-
-    async def _register(self, node: Mapping[str, Any]) -> None:
-        while self._nodes[node["name"]] is node:  # until there is a later row
-            try:
-                await self._report_node(node_from_row(node))
-                return
-            except StoreFenced:
-                raise
-            except StoreError:
-                await asyncio.sleep(_RETRY_S)
-            except NodeElsewhere as error:  # another machine has the same name
-                problem: ProblemReport = {"message": str(error), "hint": error.hint, "device": ""}
-                self.problems[node["name"]] = [*self.problems[node["name"]], problem]
-                return
-
-    def measured(self, node: NodeName, usage: UsageEvent) -> None:
-        valid = self._samples.take(node, usage)
-        if valid is not None:
-            self._plan_around(node, valid)
-
-    def _plan_around(self, node: NodeName, usage: UsageEvent) -> None:
-        for observed in self._foreign.changes(node, usage):
-            self._spawn(self._foreign.tell(observed))
-
-    def plan_again(self) -> None:
-        """Plan around what others use once more: what is respected of it has changed."""
-        for node, usage in self._samples.latest.items():
-            self._plan_around(node, usage)
-
     async def sample_every(self, every_ms: int, for_ms: int) -> None:
         await self._engine.sample_every(every_ms, for_ms)
 
-    def returned(self, known: Known) -> None:
-        self._spawn(self._reconcile(known, sent=self._fences.keys() | self._strangers))
+    def returned(self, known: Known, node: NodeName | None = None) -> None:
+        sent = self._fences.keys() | self._strangers
+        if node is None:
+            self._spawn(self._reconcile(known, sent=sent))
+            return
+        there = {key for key in sent if self._places.get(key) == node}
+        self._settle_later(node, self._reconcile(known, sent=there, node=node))
 
     def broken(self, error: BaseException) -> None:
         self._failed(error)
@@ -396,25 +383,33 @@ class Runner:
 
     # ---- after a connection or a process was lost
 
-    async def _reconcile(self, known: Known, *, sent: Collection[Key] = ()) -> None:
+    async def _reconcile(
+        self, known: Known, *, sent: Collection[Key] = (), node: NodeName | None = None
+    ) -> None:
         """Compare the ledger with what the nodes know: adopt what is in both, stop strangers.
 
-        `sent` are the attempts that the nodes were told of before they answered with `known`.
+        `sent` are the attempts that the nodes were told of before they answered with `known`. With
+        `node` it is that node which answered, and the attempts of others are left alone.
         """
-        placed = await self._placed()
+        placed = await self._placed(node)
         running = {report.key: report for report in known.running}
         ended = {report.key: report for report in known.ended}
         strangers = [key for key in (*running, *ended) if key not in placed]
-        # A node would not start a new job with the number of one that it still knows.
-        latest = max((int(job.partition("_")[0]) for job, _ in strangers), default=0)
-        await self._run_surely(SkipJobNumbers(latest))
+        if node is None:  # a worker elsewhere looks at the fence
+            # A node would not start a new job with the number of one that it still knows.
+            latest = max((int(job.partition("_")[0]) for job, _ in strangers), default=0)
+            await self._run_surely(SkipJobNumbers(latest))
         self._adopt(placed, running, ended)
         for key in set(sent) - placed.keys() - running.keys() - ended.keys():
-            self._fences.pop(key, None)
-            self._strangers.discard(key)
+            self._drop(key)
         self._strangers.update(strangers)
+        if node is not None:
+            for key in strangers:
+                self._places[key] = node
+                self._engine.place(key, node, self._engine_name(node))
         if left := tuple(key for key in strangers if key in running):
-            await self._run_surely(AwaitExit(tuple(self._nodes), left))
+            names = tuple(self._nodes) if node is None else (node,)
+            await self._run_surely(AwaitExit(names, left))
         await self._note_exits()
         for key in strangers:
             if key in running:
@@ -432,7 +427,7 @@ class Runner:
             assert job.attempt is not None
             if key in self._settled:
                 continue
-            self._fences[key] = job.attempt.allocation
+            self._note_place(job)
             if key in ended:
                 self.ended([ended[key]])
                 continue

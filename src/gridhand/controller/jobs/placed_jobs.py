@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.core.jobs.job import Job, JobState
 from gridhand.core.ledger.allocations import Allocation
+from gridhand.core.model.names import NodeName
 from gridhand.engines.base import Key
 
 
@@ -15,6 +16,11 @@ class PlacedJob(NamedTuple):
 
     job: Job
     held: Allocation | None
+
+    @property
+    def node(self) -> NodeName:
+        assert self.job.attempt is not None
+        return self.job.attempt.node
 
     @property
     def key(self) -> Key:

@@ -47,14 +47,14 @@ def make_order(
         stdout=log_path(job, folder, "stdout"),
         stderr=log_path(job, folder, "stderr"),
         log_bytes=LOG_BYTES,
-        own_files=_own_files(job),
+        own_files=own_files(job),
         user=user,
         warn_signal=work.warn_signal,
         warn_ms=work.warn_ms,
     )
 
 
-def _own_files(job: Job) -> dict[str, str]:
+def own_files(job: Job) -> dict[str, str]:
     """Return which streams go to files of the job's own, and whether to empty them first.
 
     As in Slurm a file is emptied first; but not by a retry, nor by each task of an array that

@@ -63,7 +63,8 @@ class DeclaredNodes:
     def _refuse_remote(self, nodes: Iterable[Node]) -> None:
         """Raise InvalidInput if one of our own machines is declared to be served elsewhere."""
         for node in nodes:
-            if node.remote and node.name in self._found:
+            found = self._found.get(node.name)
+            if node.remote and found is not None and not found.remote:
                 allowed = f"no such label: {node.name} is served by this controller"
                 raise InvalidInput(f"label {ENGINE_LABEL}", node.labels[ENGINE_LABEL], allowed)
 

@@ -78,6 +78,10 @@ class LivenessWatcher:
         """Take note that a remote node has answered an order."""
         self._known().order_answered(name, self._now())
 
+    def takes_work(self, name: NodeName) -> bool:
+        """Return whether a remote node is up, both in the ledger and by its heartbeats."""
+        return self._known().takes_work(name, self._now())
+
     def last_heard(self, name: NodeName) -> int | None:
         """Return when a remote node was last heard, in ledger time; None if it was not."""
         return self._known().last_heard(name)

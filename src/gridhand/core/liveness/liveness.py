@@ -102,6 +102,14 @@ class Liveness:
         node = self._nodes.get(name)
         return node.last_taken if node is not None else None
 
+    def takes_work(self, name: NodeName, now: int) -> bool:
+        """Return whether a node was heard, and is up in the ledger and by its heartbeats."""
+        node = self._nodes.get(name)
+        if node is None or node.last_taken is None or node.recorded.health is not Health.UP:
+            return False
+        change = self.change(name, now)
+        return change is None or change.health is Health.UP
+
     # ---- what follows from it
 
     def tick(self, now: int) -> None:
