@@ -330,8 +330,8 @@ def encode_order(order: StartOrder, *, files: bool) -> Order:
     """Return an order without paths of this machine: streams and folders are names there.
 
     `streams` says which file each stream goes to, and `files` whether the job's folder has files
-    that the worker must fetch, and send back when they have changed. A home that is the job's folder here is its
-    folder there.
+    that the worker must fetch, and send back when they have changed. A home that is the job's
+    folder here is its folder there.
     """
     env = {name: text for name, text in order.env.items() if name not in ("PWD", "OLDPWD")}
     if env.get("HOME") == order.cwd:

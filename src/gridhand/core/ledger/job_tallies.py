@@ -41,7 +41,7 @@ class JobTallies:
         if after is not None and after.open:
             self._count(after, 1)
         if before is not None and before.open:
-            self._count(before, -1 if before.state is not JobState.RUNNING else 0)
+            self._count(before, -1)
 
     def _count(self, job: Job, sign: int) -> None:
         asked = most_charged(job.request) if job.state is JobState.QUEUED else None
