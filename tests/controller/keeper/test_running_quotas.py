@@ -298,3 +298,15 @@ def test_an_owner_with_more_weight_comes_first(desk):
     desk.end(last)
     assert anns in desk.running()  # both run one, but hers counts a quarter
     assert bobs not in desk.running()
+
+
+def test_allocations_that_wait_are_not_jobs_and_have_no_quota(desk):
+    desk.nodes(a=2)
+    use(desk, {"ann": Quota(max_running_jobs=1)})
+    first, bobs, waiting = desk.submit(1), desk.submit(1, owner="bob"), desk.submit(1)
+    hold = Allocate("ann", requests=(Request.of(cpu=1),), terms=Terms("ann"), wait_ms=60_000)
+    pending = desk.backend.begin(hold)
+    desk.end(bobs)
+    assert len(pending.result().allocations) == 1
+    assert desk.running() == [first]
+    assert desk.why(waiting) == "quota: ann runs 1 of 1 jobs"

@@ -53,11 +53,9 @@ class AllocationWaits:
         command: Allocate = ticket.operation
         place = self._place(command, context)
         entry = _entry(command, f"waits-{next(self._serial)}", place)
-        if len(command.requests) > 1:
-            queue.ready.apart.add(entry.id)
         self._tickets[entry.id] = ticket
         self._entries[id(ticket)] = entry
-        queue.put(entry)
+        self._put(entry, queue)
 
     def _place(self, command: Allocate, context: Context) -> _Place:
         kept = self._kept.get((command.owner, command.op_id or ""))
@@ -74,6 +72,7 @@ class AllocationWaits:
         del self._tickets[entry.id]
         queue.put(jobs.cancel(entry, now=now))
         queue.ready.apart.discard(entry.id)
+        queue.ready.uncounted.discard(entry.id)
         command: Allocate = ticket.operation
         if command.op_id is not None:
             key = command.owner, command.op_id
@@ -92,9 +91,13 @@ class AllocationWaits:
     def rejoin_all(self, queue: Queue) -> None:
         """Add all to a queue that was made anew."""
         for entry in self._entries.values():
-            if len(self._tickets[entry.id].operation.requests) > 1:
-                queue.ready.apart.add(entry.id)
-            queue.put(entry)
+            self._put(entry, queue)
+
+    def _put(self, entry: Job, queue: Queue) -> None:
+        queue.ready.uncounted.add(entry.id)  # quotas are of jobs
+        if len(self._tickets[entry.id].operation.requests) > 1:
+            queue.ready.apart.add(entry.id)
+        queue.put(entry)
 
 
 def _entry(command: Allocate, id: str, place: _Place) -> Job:

@@ -71,7 +71,7 @@ def _priority(work: JobSpec, rules: QueueRules, left_open: LeftOpen) -> Priority
     if highest is None or "priority" in left_open:
         return highest or work.priority
     if _RANKS.index(work.priority) < _RANKS.index(highest):
-        raise OverLimit("priority", work.priority, f"queue {rules.name}", highest)
+        raise OverLimit("priority", work.priority, f"queue {rules.name}", f"at most {highest}")
     return work.priority
 
 

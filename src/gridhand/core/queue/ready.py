@@ -12,7 +12,7 @@ The order of one pass, in two levels:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gridhand.core.jobs.job import Job, Priority
@@ -27,7 +27,7 @@ from gridhand.core.queue.request_classes import (
     QueueEntry,
     RequestClass,
 )
-from gridhand.core.queue.running_quotas import RunningQuotas
+from gridhand.core.queue.running_quotas import RunningQuota, RunningQuotas
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
@@ -72,6 +72,7 @@ class ReadyJobs:
         self._refused: dict[ClassKey, RequestClass] = {}
         self._limits: dict[str, ArrayLimit] = {}
         self.quotas = RunningQuotas()
+        self.uncounted: set[JobId] = set()  # what no quota counts: allocations that wait
         self._lines: dict[tuple[int, str], OwnerLine] = {}
         self._turns: list[_Turn] = []
         self._in_pass = False
@@ -132,13 +133,19 @@ class ReadyJobs:
     def _enqueue(
         self, entry: QueueEntry, request_class: RequestClass, limit: ArrayLimit | None
     ) -> None:
-        key = _owner_key(entry.job)
+        key = self._owner_key(entry.job)
         queue = request_class.queues.get(key)
         if queue is None:
             self._serial += 1
             queue = request_class.queues[key] = OwnerQueue(request_class, limit, key, self._serial)
         queue.push(entry)
         self._offer(queue)
+
+    def _owner_key(self, job: Job) -> OwnerKey:
+        work = job.work
+        array = job.array if work.at_once is not None else None
+        span = RANKS[work.priority], work.expect_ms or work.time_limit_ms
+        return OwnerKey(work.owner, array, span, work.queue, job.id not in self.uncounted)
 
     def _class_key(self, job: Job) -> ClassKey:
         """Return a key that is equal for jobs that get the same answer."""
@@ -157,7 +164,7 @@ class ReadyJobs:
 
     def block(self, entry: QueueEntry, why: str) -> None:
         """Refuse those with the same request, priority and expected time as this job."""
-        self._note_refused(entry).blocked[_owner_key(entry.job).span] = why
+        self._note_refused(entry).blocked[self._owner_key(entry.job).span] = why
 
     def _note_refused(self, entry: QueueEntry) -> RequestClass:
         request_class = entry.request_class
@@ -179,7 +186,7 @@ class ReadyJobs:
         request_class = entry.request_class
         if request_class is None:
             return None
-        return request_class.blocked.get(_owner_key(entry.job).span) or request_class.why
+        return request_class.blocked.get(self._owner_key(entry.job).span) or request_class.why
 
     def freed(self, could_fit: Callable[[Request], bool] | None = None) -> None:
         """Let refused jobs be tried again: all of them, or those whose request could fit."""
@@ -327,9 +334,7 @@ class ReadyJobs:
                 heapq.heappush(self._turns, turn)
 
     def _is_full(self, queue: OwnerQueue, first: QueueEntry) -> bool:
-        if queue.parking() is not None:
-            return True
-        return bool(self.quotas) and self.quotas.full_for(first.job.work, queue.charge) is not None
+        return queue.parking() is not None or self._full_quota(first.job, queue.charge) is not None
 
     def _park(self, queue: OwnerQueue, first: QueueEntry) -> bool:
         """Park the queue if its jobs must not be tried now; return whether it is parked."""
@@ -337,7 +342,7 @@ class ReadyJobs:
         if parking is not None:
             parking[queue.serial] = queue
             return True
-        full = self.quotas.full_for(first.job.work, queue.charge) if self.quotas else None
+        full = self._full_quota(first.job, queue.charge)
         if full is not None:
             full.park(queue)
         return full is not None
@@ -351,11 +356,15 @@ class ReadyJobs:
 
     def why_limited(self, entry: QueueEntry) -> str | None:
         """Return which quota has no room for the job."""
-        if not self.quotas:
-            return None
         job, request_class = entry.job, entry.request_class
-        asked = most_charged(job.request) if request_class is None else request_class.charge
-        return self.quotas.why(job.work, asked)
+        charge = most_charged(job.request) if request_class is None else request_class.charge
+        full = self._full_quota(job, charge)
+        return None if full is None else full.why_full(charge)
+
+    def _full_quota(self, job: Job, charge: Mapping[str, int]) -> RunningQuota | None:
+        if not self.quotas or job.id in self.uncounted:
+            return None
+        return self.quotas.full_for(job.work, charge)
 
     def _line(self, queue: OwnerQueue) -> OwnerLine:
         key = queue.rank, queue.key.owner
@@ -380,10 +389,3 @@ def _dequeue(entry: QueueEntry) -> None:
         queue.remove(entry)
         if not queue:
             del queue.request_class.queues[queue.key]  # `first` skips it if it is still offered
-
-
-def _owner_key(job: Job) -> OwnerKey:
-    work = job.work
-    array = job.array if work.at_once is not None else None
-    span = RANKS[work.priority], work.expect_ms or work.time_limit_ms
-    return OwnerKey(work.owner, array, span, work.queue)

@@ -123,6 +123,7 @@ class OwnerKey(NamedTuple):
     array: str | None  # if it has a limit
     span: Span
     queue: str | None = None  # the named one
+    counted: bool = True  # by quotas
 
     @property
     def rank(self) -> int:
