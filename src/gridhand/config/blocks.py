@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from gridhand.config.fields import (
     Amounts,
+    AnySeconds,
     Block,
     Cores,
     Count,
@@ -120,6 +121,16 @@ class QueueBlock(Block):
     quota: QuotaBlock = QuotaBlock()
     owner_quota: QuotaBlock = QuotaBlock()
     weight: Weight = 1
+
+
+class SchedulingBlock(Block):
+    """How the queue weighs waiting against running."""
+
+    half_life: Seconds = 7 * 86400
+    class_patience: Seconds = 3600
+    backfill_patience: AnySeconds = 10
+    minimum_run: AnySeconds = 10
+    most_preemptions: Count = 3
 
 
 class AlertsBlock(Block):

@@ -19,6 +19,7 @@ from gridhand.config.blocks import (
     QueueBlock,
     QueueName,
     RetentionBlock,
+    SchedulingBlock,
     SharingBlock,
 )
 from gridhand.config.config_errors import InvalidConfig, describe_errors
@@ -43,6 +44,7 @@ class ClusterConfig(Block):
     resource_sharing: SharingBlock = SharingBlock()
     queues: dict[QueueName, QueueBlock] = Field(default_factory=dict)
     quotas: dict[OwnerName, OwnerBlock] = Field(default_factory=dict)
+    scheduling: SchedulingBlock = SchedulingBlock()
     alerts: AlertsBlock = AlertsBlock()
     store: Annotated[str, Field(min_length=1)] | None = None
     engine: EngineBlock = EngineBlock()

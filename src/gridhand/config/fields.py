@@ -88,6 +88,7 @@ Cores = Annotated[Written, _amount("cpu")]
 Price = Annotated[Written, _amount("price")]
 Amounts = Annotated[dict[str, Written], _checked(Resources.of)]
 Seconds = Annotated[float, _read(_seconds), Field(gt=0)]
+AnySeconds = Annotated[float, _read(_seconds), Field(ge=0)]  # none at all, too
 Percent = Annotated[float, Field(ge=0, le=100)]
 Count = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]

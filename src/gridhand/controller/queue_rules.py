@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gridhand.config.blocks import QueueBlock, QuotaBlock
+from gridhand.config.blocks import QueueBlock, QuotaBlock, SchedulingBlock
 from gridhand.config.cluster_config import ClusterConfig
 from gridhand.core.jobs.spec import Priority
 from gridhand.core.model.resources import read_amounts
 from gridhand.core.queue.named_queues import NamedQueues, QueueRules, Quota
+from gridhand.core.queue.scheduling_times import SchedulingTimes
 
 
 def named_queues(config: ClusterConfig) -> NamedQueues:
@@ -14,6 +15,17 @@ def named_queues(config: ClusterConfig) -> NamedQueues:
         {name: _rules(name, block) for name, block in config.queues.items()},
         {owner: _quota(block) for owner, block in config.quotas.items()},
         {owner: block.weight for owner, block in config.quotas.items()},
+        _times(config.scheduling),
+    )
+
+
+def _times(block: SchedulingBlock) -> SchedulingTimes:
+    return SchedulingTimes(
+        round(block.half_life * 1000),
+        round(block.class_patience * 1000),
+        round(block.backfill_patience * 1000),
+        round(block.minimum_run * 1000),
+        block.most_preemptions,
     )
 
 

@@ -28,6 +28,7 @@ RELOADABLE = frozenset(
         "memory_granularity",
         "queues",
         "quotas",
+        "scheduling",
     }
 )  # the others take effect at the next start
 

@@ -8,7 +8,10 @@ from gridhand.core.jobs.job import JobState, Reason
 from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import Lifetime, Terms
 from gridhand.core.model.requests import Request
+from gridhand.core.observations import UseQueues
 from gridhand.core.operations import Allocate, Cancel, MoveAllocation
+from gridhand.core.queue.named_queues import NamedQueues
+from gridhand.core.queue.scheduling_times import SchedulingTimes
 
 LOW, MEDIUM, HIGH, URGENT = Priority.LOW, Priority.MEDIUM, Priority.HIGH, Priority.URGENT
 MINUTE = 60_000
@@ -254,6 +257,20 @@ def test_jobs_that_share_an_allocation_are_stopped_together(desk):
     desk.clock.ms += 10_000
     urgent = desk.submit(priority=URGENT)
     assert len(stopping(desk)) > 1
+    let_stop(desk)
+    assert desk.running() == [urgent]
+
+
+def test_the_times_are_set_by_the_configuration(desk):
+    times = SchedulingTimes(minimum_run_ms=0, most_preemptions=1, patience_ms=0)
+    desk.ask(UseQueues(NamedQueues(times=times)))
+    desk.nodes(a=2)
+    low = desk.submit(1, priority=LOW)
+    desk.submit(2)
+    late = desk.submit(1)
+    assert desk.state(late) is JobState.QUEUED  # nobody passes
+    urgent = desk.submit(2, priority=URGENT)
+    assert stopping(desk) == [low]
     let_stop(desk)
     assert desk.running() == [urgent]
 

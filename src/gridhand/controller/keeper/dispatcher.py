@@ -83,6 +83,7 @@ class Dispatch:
     def _new_queue(self) -> Queue:
         queue = Queue(self._startable)
         queue.ready.owner_order = self.shares.order
+        queue.ready.class_patience_ms = self._rules.times.class_patience_ms
         queue.use_rules(self._rules, ())
         return queue
 
@@ -157,6 +158,12 @@ class Dispatch:
         self._rules = rules = context.queues
         self.timeline.expected_ms = lambda job: expected_ms(job, rules)
         self.shares.weight = rules.weight_of
+        times = rules.times
+        self.shares.half_life_ms = times.half_life_ms
+        self.queue.ready.class_patience_ms = times.class_patience_ms
+        self.timeline.patience_ms = times.patience_ms
+        self.preemption.minimum_run_ms = times.minimum_run_ms
+        self.preemption.most_times = times.most_preemptions
         self.queue.use_rules(rules, context.ledger.jobs.placed())
 
     def look_again(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gridhand.core.jobs.scopes import Scope
 from gridhand.core.jobs.spec import Priority
+from gridhand.core.queue.scheduling_times import USUAL_TIMES, SchedulingTimes
 
 DEFAULT_QUEUE = "default"  # of jobs that name none, if there is such a queue
 EVERYBODY = "*"  # has the quota of owners without one of their own
@@ -59,11 +60,12 @@ class QueueRules:
 
 @dataclass(frozen=True, slots=True)
 class NamedQueues:
-    """All named queues, and the quotas and weights of owners."""
+    """All named queues, the quotas and weights of owners, and the times of the queue."""
 
     queues: Mapping[str, QueueRules] = field(default_factory=dict)
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
+    times: SchedulingTimes = USUAL_TIMES
 
     def rules_of(self, queue: str | None) -> QueueRules | None:
         """Return the rules of a queue; None without a queue, or if it is no longer configured."""

@@ -25,9 +25,8 @@ from gridhand.core.model.names import AllocationId, NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.queue.ready import RANKS
+from gridhand.core.queue.scheduling_times import MINIMUM_RUN_MS, MOST_TIMES
 
-MINIMUM_RUN_MS = 10_000
-MOST_TIMES = 3
 _FEW = 24  # candidates of which all pairs are tried
 
 

@@ -28,6 +28,7 @@ from gridhand.core.queue.request_classes import (
     RequestClass,
 )
 from gridhand.core.queue.running_quotas import RunningQuota, RunningQuotas
+from gridhand.core.queue.scheduling_times import CLASS_PATIENCE_MS
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 FIRST_RANK = -1  # of a priority that has waited too long
-CLASS_PATIENCE_MS = 3_600_000
 _FEW = 64
 
 OwnerOrder = Callable[[str, int, int], float]  # owner, since when it waits, now

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.model.resources import UNIT
+from gridhand.core.queue.scheduling_times import HALF_LIFE_MS
 
-HALF_LIFE_MS = 7 * 86_400_000
 AGE_MS = 86_400_000  # without a start; worth one whole share
 _SETTLE_MS = 1000
 _NEGLIGIBLE = 1e-6

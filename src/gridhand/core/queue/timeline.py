@@ -29,9 +29,9 @@ from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.placement.strategies import OwnStrategy
 from gridhand.core.queue.delays import expected_ms
+from gridhand.core.queue.scheduling_times import PATIENCE_MS
 
 MOST_CLAIMS = 8
-PATIENCE_MS = 10_000
 _OVERDUE_MS = 60_000  # at least, for what runs longer than expected
 
 ExpectedMs = Callable[[Job], int]
