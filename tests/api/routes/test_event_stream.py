@@ -144,6 +144,22 @@ def test_many_listeners_see_the_same_and_leave_nothing_behind(server, api):
         assert next(again)["event"] == "allocation.active"
 
 
+def test_a_listener_that_does_not_read_holds_up_nobody_and_misses_nothing(server, api):
+    """Row 81: what it has not read is not kept for it; it is read from the store when it goes on."""
+    api.ok("POST", "/nodes", {"name": "many", "capacity": {"cpu": 1000}})
+    with stream(server) as slow, stream(server) as quick:
+        first = newest(api)
+        for _ in range(12):
+            many = [{"requirements": {"cpu": 1, "memory": 0}} for _ in range(500)]
+            made = api.ok("POST", "/resources/allocate/batch", {"items": many})["results"]
+            ids = [{"allocation_id": one["allocation_id"]} for one in made]
+            api.ok("POST", "/resources/release/batch", {"items": ids})
+        expected = list(range(first + 1, first + 12_001))
+        assert [int(next(quick)["id"]) for _ in expected] == expected
+        assert api.ok("GET", "/version")
+        assert [int(next(slow)["id"]) for _ in expected] == expected
+
+
 def test_too_many_streams_are_told_to_come_back_later(server, monkeypatch):
     monkeypatch.setattr(event_stream, "MOST_STREAMS", 1)
     with stream(server):

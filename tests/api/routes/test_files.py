@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -79,6 +80,18 @@ def test_a_name_cannot_lead_out_of_the_folder(network, ann, name):
     assert put(ann, name, b"x")[0] in (404, 405, 422)
     assert ann.raw("GET", f"/jobs/{job}/files/{name}")[0] in (404, 422)
     assert sorted(Path(network.home.folder).parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["%252e%252e/x", "..%5cx", "%25252fetc/passwd", "~/x", "$HOME"])
+def test_what_only_looks_like_a_way_out_is_a_plain_name(network, ann, name):
+    """It is decoded once, and a backslash separates nothing here."""
+    upload = os.urandom(16).hex()
+    assert ann.raw("PUT", f"/uploads/{upload}/{name}", b"x")[0] == 200
+    job = ann.ok("POST", "/jobs", {**JOB, "upload": upload})["jobs"][0]["id"]
+    [listed] = ann.ok("GET", f"/jobs/{job}/files")["files"]
+    assert listed == {"name": unquote(name), "bytes": 1}
+    outside = Path(network.home.folder).parent.iterdir()
+    assert [path.name for path in outside] == [Path(network.home.folder).name]
 
 
 def test_a_link_in_the_folder_is_not_followed(network, ann, tmp_path):

@@ -112,13 +112,16 @@ def test_jobs_are_counted_from_submission_to_end(server, api):
     }
 
 
-def test_a_preempted_attempt_counts_as_a_preemption_and_as_a_retry(server, api):
-    before = values(api)
-    id = api.submit()
-    until(lambda: (id, 1) in server.engine.running)
-    server.do(server.engine.end, (id, 1), reason="preempted", code=None)
-    until(lambda: value(api, "gridhand_preemptions_total") == before["gridhand_preemptions_total",] + 1)  # fmt: skip
-    assert value(api, "gridhand_job_retries_total", reason="preempted") == 1
+def test_a_job_that_makes_room_counts_as_a_preemption_and_as_a_retry(server, api, monkeypatch):
+    monkeypatch.setattr(server.controller._dispatch.preemption, "minimum_run_ms", 0)
+    before = values(api)["gridhand_preemptions_total",]
+    low = api.submit(request={"cpu": 4}, priority="low")
+    until(lambda: (low, 1) in server.engine.running)
+    urgent = api.submit(request={"cpu": 4}, priority="urgent")
+    until(lambda: (urgent, 1) in server.engine.running)
+    assert value(api, "gridhand_preemptions_total") == before + 1
+    assert value(api, "gridhand_job_retries_total", reason="preempted") == before + 1
+    assert value(api, "gridhand_queue_jobs", priority="low") == 1
 
 
 def test_leases_are_counted_and_so_are_those_that_end_by_themselves(api):

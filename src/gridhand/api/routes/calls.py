@@ -10,10 +10,11 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
 from pydantic import Field, model_validator
 
 from gridhand.api.auth import acts_as, check_visible, may_see, only_owner, owner_of
-from gridhand.api.http import api_router
+from gridhand.api.http import api_router, listed
 from gridhand.api.json_views import when
 from gridhand.api.schemas.ledger import (
     AllocationIdField,
@@ -172,16 +173,17 @@ def call_routes(controller: Controller) -> APIRouter:
         run: Annotated[str | None, Query(pattern="^[0-9a-z]+$", max_length=LONGEST_RUN)] = None,
         owner: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
-    ) -> dict[str, list[dict[str, Any]]]:
+    ) -> Response:
         """Return open calls, newest first, then ended ones, latest first."""
         if name is not None:
             check_title(name, "name")
         if owner is not None:
             check_label(owner, "owner")
         if (only := only_owner(request)) is not None and owner not in (None, only):
-            return {"calls": []}
+            return listed(request, {"calls": []})
         wanted = WantedCalls(_states(state or []), name, run, only or owner, limit)
-        return {"calls": [shown(call, request) for call in await book.calls(wanted)]}
+        found = [shown(call, request) for call in await book.calls(wanted)]
+        return listed(request, {"calls": found})
 
     @router.get("/{id}")
     async def call(id: str, request: Request) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gridhand.api.auth import acts_as, may_see, only_owner, owner_of
 from gridhand.api.follow_job import Follower, FollowRequest
-from gridhand.api.http import BYTES, api_router
+from gridhand.api.http import BYTES, api_router, listed
 from gridhand.api.job_finder import JobFinder
 from gridhand.api.job_place import check_place, make_place
 from gridhand.api.json_views import hide_private, job_json
@@ -98,7 +98,7 @@ def job_routes(controller: Controller) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
         fold: bool = False,
         since: Annotated[float | None, Query(ge=0, le=2**40)] = None,
-    ) -> dict[str, list[dict[str, Any]]]:
+    ) -> Response:
         """List jobs, newest first.
 
         With `fold`, tasks of an array in the same state for the same reason are one entry, that of
@@ -110,15 +110,15 @@ def job_routes(controller: Controller) -> APIRouter:
             controller.home.job(before)  # raises if it is not an id
             number = (await finder.find(before, request)).job.number
         if (only := only_owner(request)) is not None and owner not in (None, only):
-            return {"jobs": []}
+            return listed(request, {"jobs": []})
         wanted = JobFilter(_states(state or []), only or owner, array, number, limit)
         if fold:
             since_ms = None if since is None else round(since * 1000)
             lines = await controller.lines(wanted, since_ms)
-            return {
-                "jobs": [{**shown(line.view, request), "tasks": line.summary()} for line in lines]
-            }
-        return {"jobs": [shown(view, request) for view in await controller.jobs(wanted)]}
+            told = [{**shown(line.view, request), "tasks": line.summary()} for line in lines]
+        else:
+            told = [shown(view, request) for view in await controller.jobs(wanted)]
+        return listed(request, {"jobs": told})
 
     @router.get("/{id}")
     async def job(id: str, request: Request) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import secrets
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
 from pydantic import Field
 
 from gridhand.api.auth import acts_as, check_admin, is_admin, owner_of
-from gridhand.api.http import api_router
+from gridhand.api.http import api_router, listed
 from gridhand.api.json_views import when
 from gridhand.api.schemas.ledger import Name, OpId, Seconds, Strict, op_id_of
 from gridhand.controller.controller import Controller
@@ -44,10 +45,11 @@ def token_routes(controller: Controller) -> APIRouter:
         return told if secret is None else {**told, "token": token_text(token.id, secret)}
 
     @router.get("")
-    async def list_tokens(request: Request) -> dict[str, list[dict[str, Any]]]:
+    async def list_tokens(request: Request) -> Response:
         """Return the tokens, the oldest first: of all owners to administrators, else one's own."""
         who = acts_as(request)
-        return {"tokens": [shown(one) for one in book.all() if who in (ADMIN, one.owner)]}
+        own = [shown(one) for one in book.all() if who in (ADMIN, one.owner)]
+        return listed(request, {"tokens": own})
 
     @router.post("", status_code=201)
     async def create(body: TokenBody, request: Request, op_id: OpId = None) -> dict[str, Any]:
