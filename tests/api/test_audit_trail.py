@@ -53,12 +53,14 @@ CHANGES = {
 # They may be repeated as they are: nothing is done twice.
 WITHOUT_KEY = {"POST /api/v1/config/reload", "POST /api/v1/repair", "POST /api/v1/stop"}
 # Questions, connections, and what is kept outside of the ledger: signs of life, records of calls,
-# files that no job has yet.
+# files that no job has yet. What workers report is recorded in the name of the controller, like
+# the reports of its own agents.
 NO_CHANGE = {
     "POST /api/v1/fits", "POST /api/v1/explain", "POST /api/v1/jobs/plan", "POST /logout",
     "POST /api/v1/nodes/{name}/heartbeat", "POST /api/v1/sessions", "DELETE /api/v1/sessions/{id}",
     "POST /api/v1/sessions/{id}/jobs", "POST /api/v1/calls", "POST /api/v1/calls/waiting",
     "PUT /api/v1/uploads/{id}/{name}",
+    *(f"POST /api/v1/nodes/{{name}}/{what}" for what in ("join", "orders", "reports", "output", "file", "leave")),
 }  # fmt: skip
 # Reports of a worker about its own node: the changes that follow are the controller's.
 REPORTS = {

@@ -29,9 +29,9 @@ ADMINISTRATORS = """
     POST /stop GET /config POST /config/reload POST /repair GET /dump POST /prune POST /nodes
     POST /nodes/{name}/foreign POST /nodes/{name}/drain POST /nodes/{name}/resume
     POST /nodes/{name}/health POST /nodes/{name}/heartbeat DELETE /nodes/{name}
-    POST /nodes/{name}/join POST /nodes/{name}/orders POST /nodes/{name}/reports POST /nodes/{name}/output
-    GET /nodes/{name}/input POST /nodes/{name}/leave GET /nodes/{name}/files GET /nodes/{name}/file
-    POST /nodes/{name}/file
+    POST /nodes/{name}/join POST /nodes/{name}/orders POST /nodes/{name}/reports
+    POST /nodes/{name}/output GET /nodes/{name}/input POST /nodes/{name}/leave
+    GET /nodes/{name}/files GET /nodes/{name}/file POST /nodes/{name}/file
 """
 
 

@@ -60,7 +60,7 @@ _GROUPS = {
         "stop": ("commands.serve:stop", "Stop the controller."),
         "worker": (
             "commands.worker:worker",
-            "Serve this machine as a node of a controller elsewhere.",
+            "Serve this machine as a node of another controller.",
         ),
         "service": ("commands.service:service", "Run the controller as a systemd service."),
         "token": ("commands.token:token", "Manage the tokens of clients on the network."),

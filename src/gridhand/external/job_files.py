@@ -6,6 +6,7 @@ Only jobs of clients on the network have such files: they are in a folder that t
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from gridhand.posix.beneath import list_beneath, open_beneath, open_folder
 
 PART_BYTES = 1 << 20
 MOST_FILES = 10_000
+NOTE = "fetched"
 
 _State = tuple[int, int]  # the size of a file, and when it was changed
 
@@ -26,14 +28,13 @@ class JobFileCopies:
 
     def __init__(self, link: ControllerLink, say: Callable[[str], object]) -> None:
         self._link, self._say = link, say
-        self._fetched: dict[Key, dict[str, _State]] = {}
 
     async def fetch(self, session: str, key: Key, folder: str) -> None:
         """Copy all files of a job into its folder here."""
         query = {"session": session, "job": key[0], "attempt": key[1]}
         for file in (await self._link.read_facts("files", query))["files"]:
             await self._fetch(query, folder, file["name"])
-        self._fetched[key] = await asyncio.to_thread(_states, folder)
+        await asyncio.to_thread(_note_states, folder)
 
     async def _fetch(self, query: dict[str, Any], folder: str, name: str) -> None:
         offset = 0
@@ -46,14 +47,10 @@ class JobFileCopies:
             if not data:
                 return
 
-    def has(self, key: Key) -> bool:
-        """Return whether an attempt has files to send back."""
-        return key in self._fetched
-
     async def send_back(self, session: str, key: Key, folder: str) -> None:
         """Copy the files back that are new or have changed since they were fetched."""
-        before = self._fetched.get(key)
-        if before is None:
+        before = await asyncio.to_thread(_read_note, folder)
+        if before is None:  # it has none, or all were sent
             return
         after = await asyncio.to_thread(_states, folder)
         query = {"session": session, "job": key[0], "attempt": key[1]}
@@ -64,7 +61,7 @@ class JobFileCopies:
                 raise
             except GridError as error:  # it is not to keep the job from ending
                 self._say(f"a file of job {key[0]} is not sent back: {error}")
-        del self._fetched[key]
+        os.unlink(_note_of(folder))
 
     async def _send(self, query: dict[str, Any], folder: str, name: str) -> None:
         offset = 0
@@ -77,6 +74,24 @@ class JobFileCopies:
             offset += len(data)
             if not data:
                 return
+
+
+def _note_of(folder: str) -> str:
+    """Return the file beside a job's folder that says what was fetched, for the next worker."""
+    return os.path.join(os.path.dirname(folder), NOTE)
+
+
+def _note_states(folder: str) -> None:
+    with open(_note_of(folder), "w") as file:
+        json.dump(_states(folder), file)
+
+
+def _read_note(folder: str) -> dict[str, _State] | None:
+    try:
+        with open(_note_of(folder)) as file:
+            return {name: (size, changed) for name, (size, changed) in json.load(file).items()}
+    except (OSError, ValueError):
+        return None
 
 
 def _states(folder: str) -> dict[str, _State]:

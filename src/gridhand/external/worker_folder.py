@@ -111,7 +111,7 @@ class WorkerFolder:
     def clear(self, key: Key) -> None:
         """Delete the streams of an attempt, and its folder unless the job left files there."""
         files = self.files(key)
-        for name in ("stdin", "stdout", "stderr"):
+        for name in ("stdin", "stdout", "stderr", "fetched"):
             with contextlib.suppress(OSError):
                 os.unlink(files.stream(name))
         for folder in (files.work, files.folder):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @command(
     epilog="""
-    grid token create --scope agent:lab2 -o lab2.token       on the controller's machine, once
-    grid worker --address https://grid.lab.example:7070 --token-file lab2.token --name lab2
+    grid token create --scope agent:lab2 -o lab2.token   at the controller
+    grid worker --address https://grid.example:7070 --token-file lab2.token
     """
 )
 @option("--address", required=True, metavar="URL", help="Address of the controller.")
@@ -47,12 +47,12 @@ def worker(
     offer: str | None,
     folder: str | None,
 ) -> None:
-    """Serve this machine as a node of a controller elsewhere, in the foreground.
+    """Serve this machine as a node of another controller.
 
-    The worker registers the node, fetches jobs and runs them, each in a folder of its own, as the
-    user who started it. It goes on when the controller or the network is away; if that lasts for 15
-    seconds, its jobs are stopped, because the controller starts them elsewhere. Ctrl-C or SIGTERM
-    stops the jobs and ends it: they are queued again.
+    The worker runs in the foreground. It registers the node, fetches jobs and runs them, each in a
+    folder of its own, as the user who started it. It goes on when the controller or the network is
+    away; if that lasts for 15 seconds, its jobs are stopped, because the controller starts them
+    elsewhere. Ctrl-C or SIGTERM stops the jobs and ends it: they are queued again.
     """
     ctx.exit(_run(_options(address, token_file, name, offer, folder)))
 

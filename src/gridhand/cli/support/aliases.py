@@ -35,6 +35,5 @@ MEANT = {
     "usage": "grid stats NODE",
     "version": "grid --version",
     "wait": "grid logs -f ID",
-    "worker": "grid list` or `grid stats NODE",
     "workers": "grid list",
 }
