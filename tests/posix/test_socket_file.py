@@ -84,3 +84,16 @@ def test_a_client_that_sees_the_file_is_never_refused(path):
     assert refused == []
     for made in files:
         made.close()
+
+
+def test_it_listens_before_its_file_appears(path, monkeypatch):
+    """The same as above, without a race: what appears under the path is connected to just before."""
+    rename = os.rename
+
+    def connect_and_rename(unready, ready):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(unready)
+        rename(unready, ready)
+
+    monkeypatch.setattr(os, "rename", connect_and_rename)
+    SocketFile(path).close()
