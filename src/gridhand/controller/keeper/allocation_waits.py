@@ -57,6 +57,7 @@ class AllocationWaits:
             queue.ready.apart.add(entry.id)
         self._tickets[entry.id] = ticket
         self._entries[id(ticket)] = entry
+        queue.advance(context.now)
         queue.put(entry)
 
     def _place(self, command: Allocate, context: Context) -> _Place:
