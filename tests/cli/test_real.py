@@ -217,8 +217,10 @@ def test_who_holds_what_an_array_waits_for_is_named(real):
         assert said.startswith(f"array {array}: 7 queued\n{array}_[3-9]: cpu=1 does not fit now")
         assert f": upkeep of {real.json('show', f'{array}_3')['owner']}: cpu={total}\n" in said
         assert said.count("Insufficient CPU") == 1
-        listed = real("queue").stdout.decode()
-        assert f"{array}_[3-9]  my job" in listed
+        assert f"{array}_[3-9]  my job" in real("jobs").stdout.decode()
+        (entry,) = real.json("queue")["entries"]
+        assert (entry["kind"], entry["tasks"], entry["why"]) == ("array", 7, "no CPU free")
+        assert f"{array}_[3-9]  my job" in real("queue").stdout.decode()
         assert f"{array}_4 " in real("ps", "-r").stdout.decode()
         dry = real("run", "--dry-run", "-c", "1", "true")
         assert (dry.returncode, dry.stdout[:17]) == (1, b"the job would wai")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from gridhand.controller.keeper.dispatcher import Dispatch
@@ -78,6 +79,7 @@ def find_place(dispatch: Dispatch, context: Context, job: Job) -> QueuePlace | N
 def find_new_place(dispatch: Dispatch, context: Context, work: JobSpec) -> QueuePlace | None:
     """Return the place that a job would get if it were submitted now."""
     number = context.ledger.jobs.next_number
+    work = replace(work, request=context.rounded(work.request))
     job = jobs.submit(work, id=_NEW, number=number, now=context.now)
     dispatch.shares.follow(context.ledger, context.now)
     return queue_place(

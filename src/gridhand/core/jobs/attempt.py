@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from gridhand.core.model.names import AllocationId, NodeName
 
-
 Waited = tuple[tuple[str, int], ...]  # causes of a wait, and for how many ms
 
 

@@ -1,9 +1,9 @@
 """Forecast: when a waiting job should start, from what is expected of all that runs and waits.
 
 1. A job for which room is kept starts when its claim says so.
-2. For any other, the claims that come before it and then the jobs before it in the queue are booked,
+2. For any other, the claims that come before it are booked, then the jobs before it in the queue,
    each on the node and at the time at which it should fit first, for as long as it is expected to
-   run; and then the job itself. What is booked counts as held from now on, so that the forecast is
+   run, and then the job itself. What is booked counts as held from now on, so that the forecast is
    rather too late than too early.
 3. If that takes too long, or something has no expected end, the start is not known.
 

@@ -1,7 +1,7 @@
 """The order in which all that waits would be tried now, read without a change.
 
-The order is that of a pass (see `ready`), as if nothing started in it: shares stay as they are. Only
-what is read of it costs anything, apart from one step for each owner and kind of request.
+The order is that of a pass (see `ready`), as if nothing started in it: shares stay as they are.
+Only what is read of it costs anything, apart from one step for each owner and kind of request.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ def _order_within(
 def queue_lines(ready: ReadyJobs, now: int) -> Iterator[QueueLine]:
     """Yield the order with like tasks of an array folded."""
     found: QueueLine | None = None
-    position = 0
-    for entry in order_of(ready, now):
-        position += 1
+    for position, entry in enumerate(order_of(ready, now), 1):
         cause, job = cause_of(entry), entry.job
         if found is not None and _alike(found, job, cause):
             found = found._replace(tasks=found.tasks + 1, last=job)

@@ -23,20 +23,20 @@ _SHOWN = 5
 class JobsAhead(NamedTuple):
     """Jobs of one owner and priority that come first, and why.
 
-    `why` is `priority`, `waited` (nothing of that priority has started for long), `own` (of the same
-    owner, submitted earlier) or `share`.
+    `why` is `priority`, `waited` (nothing of that priority has started for long), `own` (of the
+    same owner, submitted earlier) or `share`.
     """
 
     owner: str
     priority: str
-    count: int
+    jobs: int
     why: str
     share: float
     past_share: float
 
     def text(self, share: float, past_share: float) -> str:
         """Return the reason; the shares are those of the owner who is behind."""
-        jobs = f"{self.count} job{'s' * (self.count != 1)}"
+        jobs = f"{self.jobs} job{'s' * (self.jobs != 1)}"
         if self.why == "own":
             return f"{jobs} of {self.owner}, submitted earlier"
         if self.why == "priority":
