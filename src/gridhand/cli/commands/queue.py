@@ -37,7 +37,7 @@ def queue(owner: str | None, limit: int, as_json: bool) -> None:
     """Show what waits, in the order in which it would be tried now.
 
     SHARE is the part of the cluster that the owner has now, PAST the average of the past weeks: the
-    owner with less of both comes first. START is when room is expected. `grid why ID` explains more.
+    owner with less of both comes first. START is when room is expected. `grid why ID` tells more.
     """
     from gridhand.client import connect
 
