@@ -39,4 +39,4 @@ def _when(plan: dict[str, Any], subject: str) -> str:
     from gridhand.core.model.durations import duration_text
 
     wait = duration_text(round(1000 * plan["starts_in_s"]))
-    return f"{subject} would start in {wait} on {plan['node']}\n"
+    return f"{subject} would start in {wait} on {plan['starts_on']}\n"

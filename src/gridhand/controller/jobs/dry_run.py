@@ -53,15 +53,17 @@ async def planned(
         return answer
     place = await controller.new_place(work)
     start = None if place is None else place.start
-    if start is None:
-        return {**answer, "node": None, "gpus": []}
-    starts_in_s = max(0, start.at - controller.now()) / 1000
-    return {**answer, "node": start.node, "gpus": [], "starts_in_s": starts_in_s}
+    answer |= {"node": None, "gpus": []}
+    if start is not None:
+        answer["starts_in_s"] = max(0, start.at - controller.now()) / 1000
+        answer["starts_on"] = start.node
+    return answer
 
 
 def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
     return {
         "starts_in_s": 0 if why is None else None,
+        "starts_on": found.node if found is not None and why is None else None,
         "starts": why is None,
         "node": None if found is None else found.node,
         "gpus": [] if found is None else list(found.gpus),

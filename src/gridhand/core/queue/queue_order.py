@@ -93,7 +93,7 @@ def cause_of(entry: QueueEntry) -> str:
     """Return what a ready job waits for."""
     queue = entry.heap
     assert isinstance(queue, OwnerQueue)
-    return queue.cause()
+    return queue.clock.cause
 
 
 def _alike(line: QueueLine, job: Job, cause: str) -> bool:
