@@ -100,11 +100,12 @@ def waited_text(waited: dict[str, Any] | None) -> str:
     from gridhand.core.model.durations import duration_text
 
     causes = [
-        f"{one['text']} {duration_text(round(1000 * one['seconds']))}"
+        f"{one['text']} {duration_text(1000 * round(one['seconds']))}"
         for one in waited["causes"]
         if one["seconds"] >= _NOTABLE_S
     ]
-    return f"{duration_text(round(1000 * waited['seconds']))}: {'; '.join(causes) or 'in all'}"
+    total = duration_text(1000 * round(waited["seconds"]))
+    return f"{total}: {'; '.join(causes)}" if causes else total
 
 
 def _command(command: list[str]) -> str:
