@@ -79,7 +79,6 @@ def test_grid(entries, capsys, arguments, code, stdout, stderr):
 
 #    what is typed                            what it does
 SAME = {
-    ("queue", "--help"):                      ["jobs", "--help"],
     ("ps", "-h"):                             ["jobs", "-h"],
     ("nodes", "--help"):                      ["list", "--help"],
     ("kill", "--help"):                       ["cancel", "--help"],

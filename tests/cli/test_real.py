@@ -12,6 +12,7 @@ import time
 import pytest
 
 import fake_api as samples
+from until import until
 
 
 class Real:
@@ -217,8 +218,13 @@ def test_who_holds_what_an_array_waits_for_is_named(real):
         assert said.startswith(f"array {array}: 7 queued\n{array}_[3-9]: cpu=1 does not fit now")
         assert f": upkeep of {real.json('show', f'{array}_3')['owner']}: cpu={total}\n" in said
         assert said.count("Insufficient CPU") == 1
-        listed = real("queue").stdout.decode()
-        assert f"{array}_[3-9]  my job" in listed
+        assert f"{array}_[3-9]  my job" in real("jobs").stdout.decode()
+        (entry,) = real.json("queue")["entries"]
+        assert (entry["kind"], entry["tasks"], entry["why"]) == ("array", 7, "no CPU free")
+        assert f"{array}_[3-9]  my job" in real("queue").stdout.decode()
+        assert "place in the queue: 1 of 7\nexpected start: not known" in said
+        until(lambda: real.json("show", f"{array}_3")["waited"]["seconds"] > 1)
+        assert b": no CPU free " in real("show", f"{array}_3").stdout
         assert f"{array}_4 " in real("ps", "-r").stdout.decode()
         dry = real("run", "--dry-run", "-c", "1", "true")
         assert (dry.returncode, dry.stdout[:17]) == (1, b"the job would wai")

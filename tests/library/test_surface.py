@@ -162,6 +162,7 @@ JOBS = {
     "jobs": lambda g: g.jobs(),
     "job": lambda g: g.job("1"),
     "cancel": lambda g: g.cancel("1"),
+    "queue": lambda g: g.queue(),
     "hold": lambda g: g.hold("1"),
     "unhold": lambda g: g.unhold("1"),
     "result": lambda g: g.result("1"),

@@ -31,6 +31,7 @@ def job(id="17", **facts):
         "deadline_at": None, "fallback_after_s": None, "warn_signal": None, "warn_s": None,
         "submitted_at": "2026-01-02T03:04:05.000Z",
         "started_at": None, "ended_at": None, "why": None, "attempts": [],
+        "waited": {"seconds": 0, "causes": []},
         "peak_memory_bytes": None, "gpus": [], "usage": None,
         "logs": {"stdout": f"/jobs/{id}/stdout", "stderr": f"/jobs/{id}/stderr"},
         **facts,

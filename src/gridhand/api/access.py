@@ -44,6 +44,7 @@ admin   POST /api/v1/stop
 admin   POST /api/v1/prune
 
 read    GET  /api/v1/events lasts
+read    GET  /api/v1/queue
 read    POST /api/v1/fits
 read    POST /api/v1/explain
 

@@ -12,7 +12,14 @@ from pydantic import Field
 from gridhand import __version__
 from gridhand.api import problems
 from gridhand.api.access import LastingReplies, guard_routes
-from gridhand.api.auth import check_admin, check_may_see_all, owner_of, set_users, user_name
+from gridhand.api.auth import (
+    check_admin,
+    check_may_see_all,
+    only_owner,
+    owner_of,
+    set_users,
+    user_name,
+)
 from gridhand.api.browser_logins import BrowserLogins
 from gridhand.api.http import JSONResponse, LimitBodies, api_router
 from gridhand.api.json_views import amounts, node_json, when
@@ -28,6 +35,7 @@ from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.logins import login_routes
 from gridhand.api.routes.monitor import monitor_routes
+from gridhand.api.routes.queue import queue_routes
 from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
 from gridhand.api.routes.tokens import token_routes
@@ -66,6 +74,7 @@ def make_app(controller: Controller) -> FastAPI:
     for routes in (
         _controller_routes,
         job_routes,
+        queue_routes,
         file_routes,
         call_routes,
         ledger_routes,
@@ -106,7 +115,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
         }
 
     @router.get("/status")
-    async def status(live: bool = False) -> dict[str, Any]:
+    async def status(request: Request, live: bool = False) -> dict[str, Any]:
         if live:
             await controller.runner.sample_every(_LIVE_MS, _LIVE_FOR_MS)
         cluster, running = controller.status(), await controller.running_on()
@@ -130,6 +139,7 @@ def _controller_routes(controller: Controller) -> APIRouter:
             "allocated": amounts(cluster.allocated),
             "available": amounts(cluster.available),
             "jobs": await controller.counts(),
+            "shares": _shares(controller, only_owner(request)),
             "problems": controller.problems(),
         }
 
@@ -164,3 +174,12 @@ def _controller_routes(controller: Controller) -> APIRouter:
         return {"repaired": repaired}
 
     return router
+
+
+def _shares(controller: Controller, only: str | None) -> list[dict[str, Any]]:
+    """Return the shares of owners who have or had something, the largest first."""
+    found = [one for one in controller.shares() if only in (None, one.owner)]
+    return [
+        {"owner": one.owner, "share": round(one.share, 6), "past_share": round(one.past, 6)}
+        for one in found
+    ]

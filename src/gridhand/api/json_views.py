@@ -8,11 +8,13 @@ from typing import Any
 
 from gridhand.api.load_views import gpu_load_json, load_json, used_json
 from gridhand.controller.jobs.start_orders import log_path
+from gridhand.core.jobs.attempt import Waited
 from gridhand.core.jobs.job import HELD, Attempt, Job
 from gridhand.core.ledger.status import GpuStatus, NodeStatus
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import UNIT, Resources
 from gridhand.core.queue.job_view import JobView
+from gridhand.core.queue.wait_causes import cause_text
 from gridhand.home import Home
 
 _BYTES = frozenset({"memory", "disk", "gpu_memory"})
@@ -151,12 +153,22 @@ def job_json(
         "ended_at": when(job.ended),
         "not_before": None if job.not_before == HELD else when(job.not_before),
         "why": view.why,
+        "waited": waited_json(view.receipt),
         "attempts": [_attempt_json(attempt) for attempt in job.attempts],
         "peak_memory_bytes": max((run.peak_bytes or 0 for run in job.attempts), default=0) or None,
         "gpus": [hold.device for hold in held] or gpus or [],
         "usage": usage,
         "logs": {name: log_path(job, folder, name) for name in ("stdout", "stderr")},
     }
+
+
+def waited_json(waited: Waited) -> dict[str, Any]:
+    """Return how long a job has waited, and for what, the longest first."""
+    longest = sorted(waited, key=lambda one: -one[1])
+    causes = [
+        {"cause": cause, "text": cause_text(cause), "seconds": ms / 1000} for cause, ms in longest
+    ]
+    return {"seconds": sum(ms for _, ms in waited) / 1000, "causes": causes}
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -186,6 +198,7 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "exit_code": attempt.status,
         "signal": attempt.signal,
         "message": attempt.message,
+        "waited": waited_json(attempt.waited),
         "peak_memory_bytes": attempt.peak_bytes,
     }
 

@@ -33,6 +33,10 @@ _GROUPS = {
     "Run work": {
         "run": ("commands.run:run", "Run a command on a node that has room for it."),
         "jobs": ("commands.jobs:jobs", "List jobs."),
+        "queue": (
+            "commands.queue:queue",
+            "Show what waits, in the order in which it would be tried now.",
+        ),
         "logs": ("commands.logs:logs", "Print the output of a job."),
         "show": ("commands.show:show", "Show the details of a job or a function call."),
         "why": ("commands.why:why", "Explain why work waits, or where it would fit."),
@@ -83,7 +87,6 @@ COMMANDS: Mapping[str, CommandEntry] = {
 # Names that users of Slurm and similar tools type, and the words that they stand for.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "submit": ("run", "--detach"),
-    "queue": ("jobs",),
     "ps": ("jobs",),
     "nodes": ("list",),
     "kill": ("cancel",),

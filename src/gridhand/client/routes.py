@@ -101,6 +101,10 @@ def why(id: str) -> HttpCall:
     return _get(f"/jobs/{quoted(id)}/why")
 
 
+def queue(limit: int | None = None, owner: str | None = None) -> HttpCall:
+    return _get("/queue", [("limit", limit), ("owner", owner)])
+
+
 def calls(
     states: Iterable[str] = (),
     name: str | None = None,

@@ -166,6 +166,7 @@ class AsyncGrid:
     run_array = awaited_handles(Grid.run_array, AsyncJob)
     jobs = awaited_handles(Grid.jobs, AsyncJob)
     job = awaited_handle(Grid.job, AsyncJob)
+    queue = awaited(Grid.queue)
     cancel = awaited_handles(Grid.cancel, AsyncJob)
     hold = awaited_handles(Grid.hold, AsyncJob)
     unhold = awaited_handles(Grid.unhold, AsyncJob)

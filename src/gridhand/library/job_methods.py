@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Asked = Request | Resources | Mapping[str, Any] | str | None
 
 _MOST = 10_000
+_MOST_ENTRIES = 1000
 
 
 class JobMethods(GridBase):
@@ -173,6 +174,16 @@ class JobMethods(GridBase):
         with_jobs(self._backend)
         return self._run_then(unhold_job(self._operations.owner, job_id(job)), self._jobs)
 
+    def queue(self, *, owner: str | None = None, limit: int = 100) -> list[Facts]:
+        """Return the first `limit` entries of the queue in the order in which they would be tried.
+
+        An entry is a mapping as `grid queue --json` prints it: with `position`, `kind` (`job`,
+        `array` or `allocation`), `id`, `owner`, `share`, `past_share`, `priority`, `request`,
+        `waiting_since`, `why`, `expected_start_at` and `expected_node`.
+        """
+        with_jobs(self._backend)
+        return self._run(_list_queue(owner, limit))
+
     def result(self, job: str | JobFacts, timeout: float | None = None) -> Any:
         """Wait for a detached call of a task; return its result, or raise its error.
 
@@ -212,6 +223,11 @@ def _submission(
 
 def _on_this_machine(remote: Remote) -> bool:
     return bool(Address.parse(remote.checked().client(None).address).path)
+
+
+def _list_queue(owner: str | None, limit: int) -> Operation[list[Facts]]:
+    call = routes.queue(read_count(limit, "limit", 1, _MOST_ENTRIES), owner)
+    return RemoteRequest(None, call._replace(pick="entries"), list)
 
 
 def _list_jobs(state: str | Iterable[str], owner: str | None, limit: int) -> Operation[list[Facts]]:

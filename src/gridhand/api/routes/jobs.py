@@ -15,6 +15,7 @@ from gridhand.api.http import BYTES, api_router, listed
 from gridhand.api.job_finder import JobFinder
 from gridhand.api.job_place import check_place, make_place
 from gridhand.api.json_views import hide_private, job_json
+from gridhand.api.queue_views import place_json
 from gridhand.api.routes.ledger import without_other_holders
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
@@ -178,7 +179,10 @@ def job_routes(controller: Controller) -> APIRouter:
                 holders = [one.to_dict() for one in found.holders]
             except GridError as error:  # the job it is to be placed near is not there now
                 explained = f"{error}. {error.hint}"
-        return {**shown(view, request), "explanation": explained, "holders": holders}
+        place = await controller.place(view.job) if view.job.attempt is None else None
+        told = place and place_json(place, controller.now(), only_owner(request))
+        more = {"explanation": explained, "holders": holders, "queue": told}
+        return {**shown(view, request), **more}
 
     @router.post("/plan")
     async def plan(body: Submission, request: Request) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from gridhand.api.schemas.ledger import (
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import InvalidInput, UnknownAllocation
 from gridhand.core.explain.explanation import Explanation
-from gridhand.core.jobs.spec import Priority
+from gridhand.core.jobs.spec import JobSpec, Priority
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime, Terms
 from gridhand.core.ledger.status import NodeStatus
 from gridhand.core.liveness.heartbeats import Receipt
@@ -231,6 +231,7 @@ def _asking_routes(router: APIRouter, controller: Controller) -> None:
         asked, lower = read_explain_body(body)
         found = await controller.ask(Explain(owner_of(request), asked, lower))
         found = without_other_holders(found, only_owner(request))
+        found = await _with_start(found, owner_of(request), controller)
         told = {**found.to_dict(), "text": str(found), "row": explanation_row(found)}
         return JSONResponse(told)
 
@@ -279,6 +280,17 @@ def allocation_json(held: Allocation) -> dict[str, Any]:
         "expires_at": when(held.deadline),
         "row": allocation_row(held),
     }
+
+
+async def _with_start(found: Explanation, owner: str, controller: Controller) -> Explanation:
+    """Return the explanation with when a job of this owner would start, if it does not fit now."""
+    if found.fits or not found.ever:
+        return found
+    place = await controller.new_place(JobSpec(owner, ("explain",), "/", found.asked))
+    if place is None or place.start is None:
+        return found
+    wait_ms = max(0, place.start.at - controller.now())
+    return replace(found, starts_in_ms=wait_ms, starts_on=place.start.node)
 
 
 def without_other_holders(found: Explanation, only: str | None) -> Explanation:

@@ -11,6 +11,8 @@ from gridhand.cli.commands.jobs import HEAD, Job, ran_s, remark, row, tasks
 from gridhand.cli.help_format import command, option
 from gridhand.cli.support.completions import complete_jobs
 
+_NOTABLE_S = 1.0  # a shorter wait is not told
+
 
 @command()
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -64,6 +66,7 @@ def details(job: Job) -> list[str]:
         "Reservation": job.get("within"),
         "GPUs": ", ".join(map(str, job["gpus"] or ())),
         "Submitted": render.local_time(job["submitted_at"]),
+        "Waited": waited_text(job["waited"]),
         "Started": job["started_at"] and render.local_time(job["started_at"]),
         "Ended": job["ended_at"] and render.local_time(job["ended_at"]),
         "Ran for": job["started_at"] and render.clock(ran_s(job)),
@@ -84,6 +87,25 @@ def _state(job: Job) -> str:
         detail = remark(job)
     message = f": {job['message']}" if job["message"] else ""
     return f"{job['state']}{f' ({detail})' if detail and detail != '-' else ''}{message}"
+
+
+def waited_text(waited: dict[str, Any] | None) -> str:
+    """Return how long a job has waited and for what; nothing if it started at once.
+
+    >>> waited_text({"seconds": 75.0, "causes": [{"text": "held", "seconds": 75.0}]})
+    '1m 15s: held 1m 15s'
+    """
+    if not waited or waited["seconds"] < _NOTABLE_S:
+        return ""
+    from gridhand.core.model.durations import duration_text
+
+    causes = [
+        f"{one['text']} {duration_text(1000 * round(one['seconds']))}"
+        for one in waited["causes"]
+        if one["seconds"] >= _NOTABLE_S
+    ]
+    total = duration_text(1000 * round(waited["seconds"]))
+    return f"{total}: {'; '.join(causes)}" if causes else total
 
 
 def _command(command: list[str]) -> str:

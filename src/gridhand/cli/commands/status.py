@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -26,6 +26,7 @@ from gridhand.cli.support.node_load import (
 Facts = Mapping[str, Any]
 
 _LABELS = {"cpu": "CPU", "memory": "Memory", "disk": "Storage", "gpu": "GPU"}
+_MOST_OWNERS = 20
 _FIRST = (*_LABELS, "gpu_memory")
 
 
@@ -56,6 +57,8 @@ def status_lines(summary: Facts) -> list[str]:
     ]
     if summary["total"]:
         lines += ["", *amount_table(summary)]
+    if len(summary.get("shares") or ()) > 1:
+        lines += ["", *share_table(summary["shares"])]
     problems = [
         f"  {text}" for problem in summary.get("problems") or () for text in problem_lines(problem)
     ]
@@ -77,6 +80,17 @@ def _healths(nodes: Iterable[Facts]) -> str:
         counts[health(node)] = counts.get(health(node), 0) + 1
     parts = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f" ({parts})" if parts else ""
+
+
+def share_table(shares: Sequence[Facts]) -> list[str]:
+    """Return a line for each owner: the part of the cluster that they have and had."""
+    rows = [
+        (one["owner"], f"{100 * one['share']:.0f} %", f"{100 * one['past_share']:.0f} %")
+        for one in shares[:_MOST_OWNERS]
+    ]
+    more = len(shares) - len(rows)
+    lines = render.table(("OWNER", "SHARE", "PAST"), rows, right="SHARE,PAST")
+    return [*lines, f"and {more} more"] if more else lines
 
 
 def amount_table(facts: Facts) -> list[str]:

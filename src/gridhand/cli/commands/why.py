@@ -32,7 +32,8 @@ def why(request: dict[str, Any], id: str | None, as_json: bool) -> None:
     """Explain why work waits, or where it would fit.
 
     Give the ID of a job, an array or a call, @ for your last job, or the options of a request. The
-    explanation says what each node lacks, which change would fit now, and who holds the resources.
+    explanation says what each node lacks, which change would fit now, who holds the resources, who
+    is ahead in the queue and why, and when the job should start as far as that is known.
     """
     from gridhand.cli.commands import calls
     from gridhand.cli.commands.jobs import lines_of
@@ -85,6 +86,7 @@ def explain_array(client: Client, lines: list[dict[str, Any]]) -> dict[str, Any]
                 "why": reason["why"],
                 "explanation": reason.get("explanation"),
                 "holders": reason.get("holders", []),
+                "queue": reason.get("queue"),
             }
             for line, reason in zip(waiting, reasons, strict=True)
         ],
@@ -109,7 +111,9 @@ def job_text(job: dict[str, Any]) -> str:
 def _reason(job: dict[str, Any]) -> str:
     """Return the explanation, with the summary `why` before it unless it says the same."""
     summary, explained = job["why"] or "not scheduled yet", job["explanation"]
+    place = job.get("queue")
+    more = f"\n{place['text']}" if place else ""
     if not explained:
-        return str(summary)
+        return f"{summary}{more}"
     same = summary.startswith(ABOUT_ROOM) or explained.startswith(summary)
-    return explained if same else f"{summary}\n{explained}"
+    return (explained if same else f"{summary}\n{explained}") + more

@@ -26,6 +26,17 @@ def dry_run(client: Client, order: dict[str, Any], *, as_json: bool) -> int:
 
 def _text(plan: dict[str, Any], subject: str) -> str:
     if not plan["starts"]:
-        return f"{subject} would wait: {plan['why']}"
+        when = _when(plan, subject)
+        return f"{when}{subject} would wait: {plan['why']}"
     devices = f" (GPUs {', '.join(plan['gpus'])})" if plan["gpus"] else ""
     return f"{subject} would start now on {plan['node']}{devices}"
+
+
+def _when(plan: dict[str, Any], subject: str) -> str:
+    """Return a line that says when it would start, or nothing if that is not known."""
+    if plan.get("starts_in_s") is None:
+        return ""
+    from gridhand.core.model.durations import duration_text
+
+    wait = duration_text(round(1000 * plan["starts_in_s"]))
+    return f"{subject} would start in {wait} on {plan['starts_on']}\n"

@@ -19,8 +19,11 @@ from gridhand.core.explain.explanation import Explanation
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs.job import After, JobSpec
 from gridhand.core.jobs.scopes import most_charged
+from gridhand.core.model.requests import Request
 from gridhand.core.queue.job_admission import NOTHING_LEFT_OPEN, LeftOpen
+from gridhand.core.queue.ready import RANKS
 from gridhand.core.queue.running_quotas import running_quotas
+from gridhand.core.queue.timeline import Caller, RoomClaim, why_kept
 
 _MOST_TASKS = 10_000
 _SHOWN = 3
@@ -41,14 +44,26 @@ async def planned(
     waits = await _find_waits(controller, after)
     waits = waits or await controller.ask(Read(lambda context: _find_quota(work, context)))
     try:
-        found = await controller.ask(Read(lambda context: _explain(work, context)))
+        found, kept = await controller.ask(Read(lambda context: _explain(work, context)))
     except InvalidRequest as error:  # its neighbour does not exist now, but may come
         return _answer(None, f"{error}. {error.hint}")
-    return _answer(found, waits or (None if found.fits else str(found)))
+    why = waits or kept or (None if found.fits else str(found))
+    answer = _answer(found, why)
+    if why is None or waits:
+        return answer
+    place = await controller.new_place(work)
+    start = None if place is None else place.start
+    answer |= {"node": None, "gpus": []}
+    if start is not None:
+        answer["starts_in_s"] = max(0, start.at - controller.now()) / 1000
+        answer["starts_on"] = start.node
+    return answer
 
 
 def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
     return {
+        "starts_in_s": 0 if why is None else None,
+        "starts_on": found.node if found is not None and why is None else None,
         "starts": why is None,
         "node": None if found is None else found.node,
         "gpus": [] if found is None else list(found.gpus),
@@ -63,13 +78,22 @@ def _plan_within(work: JobSpec, after: tuple[After, ...], context: Context) -> d
     return {**_answer(None, None), "node": held.node, "gpus": gpus}
 
 
-def _explain(work: JobSpec, context: Context) -> Explanation:
+def _explain(work: JobSpec, context: Context) -> tuple[Explanation, str | None]:
+    """Return what would become of the request, and why it must wait though there is room."""
     asked = resolve_neighbours(work.request, work.owner, context.ledger)
     found = explain(asked, context.snapshot, context.strategy)
     comes_and_goes = asked.together_with is not None or asked.apart_from
     if not found.ever and not comes_and_goes:
         raise Refusal(asked, context.snapshot).error()
-    return found
+    return found, _why_kept(work, asked, context) if found.fits else None
+
+
+def _why_kept(work: JobSpec, asked: Request, context: Context) -> str | None:
+    """Return why the room is kept for others, if all of it is."""
+    said_ms = work.expect_ms or work.time_limit_ms
+    ends = None if said_ms is None else context.now + said_ms
+    placed = context.place(asked, Caller(None, RANKS[work.priority], ends))
+    return why_kept(placed, context.now) if isinstance(placed, RoomClaim) else None
 
 
 def _find_quota(work: JobSpec, context: Context) -> str:

@@ -15,6 +15,12 @@ from gridhand.controller.jobs.job_runner import Runner
 from gridhand.controller.keeper.dispatcher import Dispatch
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.questions import AskStore, Read
+from gridhand.controller.keeper.queue_questions import (
+    QueueReading,
+    find_new_place,
+    find_place,
+    read_queue,
+)
 from gridhand.controller.read_model import ReadModel
 from gridhand.controller.state_reader import StateReader
 from gridhand.controller.store_retry import retry_while_store_is_away
@@ -24,10 +30,12 @@ from gridhand.core.errors import (
     StoreUnavailable,
     UnknownJob,
 )
-from gridhand.core.jobs.job import Job, JobPhase, JobState
+from gridhand.core.jobs.job import Job, JobPhase, JobSpec, JobState
 from gridhand.core.ledger.job_index import JobIndex
 from gridhand.core.model.names import JobId
 from gridhand.core.queue.job_view import JobView, view_job
+from gridhand.core.queue.queue_place import QueuePlace
+from gridhand.core.queue.shares import OwnerShare
 
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 _PAGE = 5000  # ended jobs that are read at a time
@@ -136,6 +144,28 @@ class JobReader(StateReader):
             for job in tasks
             for key in [alike(job)]
         ]
+
+    # ---- the queue
+
+    async def queue(self, limit: int, owner: str | None = None) -> QueueReading:
+        """Return the first entries of the queue, those of one owner if one is given."""
+        return await self.ask(
+            Read(lambda context: read_queue(self._dispatch, context, limit, owner))
+        )
+
+    async def place(self, job: Job) -> QueuePlace | None:
+        """Return the place of a job in the queue; None if it waits for something else."""
+        return await self.ask(Read(lambda context: find_place(self._dispatch, context, job)))
+
+    async def new_place(self, work: JobSpec) -> QueuePlace | None:
+        """Return the place that a job would get if it were submitted now."""
+        return await self.ask(Read(lambda context: find_new_place(self._dispatch, context, work)))
+
+    def shares(self) -> list[OwnerShare]:
+        """Return the shares of owners who have or had something, the largest first."""
+        return self._dispatch.shares.listed()
+
+    # ---- views
 
     async def _views(self, jobs: Sequence[Job]) -> dict[JobId, JobView]:
         """Return the views of open jobs, in that order."""

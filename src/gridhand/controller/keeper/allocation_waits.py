@@ -55,6 +55,7 @@ class AllocationWaits:
         entry = _entry(command, f"waits-{next(self._serial)}", place)
         self._tickets[entry.id] = ticket
         self._entries[id(ticket)] = entry
+        queue.advance(context.now)
         self._put(entry, queue)
 
     def _place(self, command: Allocate, context: Context) -> _Place:

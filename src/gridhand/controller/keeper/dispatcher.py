@@ -99,13 +99,14 @@ class Dispatch:
         self._shares_kept = now
         return self.shares.past()
 
-    def load(self, open_jobs: Iterable[Job]) -> None:
+    def load(self, open_jobs: Iterable[Job], now: int) -> None:
         """Build the queue again from these jobs.
 
         A dependency of a queued job that is not among them has ended as it had to: otherwise the
         job would have been cancelled in the same transaction.
         """
         self.queue = self._new_queue()
+        self.queue.advance(now)
         self._more = True
         ordered = sorted(open_jobs, key=lambda job: (job.state is JobState.QUEUED, job.number))
         known = {job.id for job in ordered}
@@ -139,6 +140,7 @@ class Dispatch:
 
         `grant` decides about an allocation that waits, and returns why it has to wait on.
         """
+        self.queue.advance(context.now)
         self._follow_rules(context)
         self._catch_up(context, begun=True)
         for job, reason in self.queue.too_late(context.now):
@@ -178,7 +180,8 @@ class Dispatch:
         undone = [change for change in context.ledger.changes if type(change.after) is Job]
         context.ledger.rollback()
         if any(change.after.after for change in undone):
-            self.load(context.ledger.jobs.open.values())  # dependencies are not undone in steps
+            # Dependencies are not undone in steps.
+            self.load(context.ledger.jobs.open.values(), context.now)
             return
         for _, _, before, after, _ in reversed(undone):
             self.queue.put(before or after._replace(state=JobState.CANCELLED))
@@ -363,7 +366,13 @@ class Dispatch:
     def _line_up(self, context: Context, job: Job, allocation: AllocationId) -> Job:
         """Start a job on the allocation of other tasks of its array, after them."""
         held = self._shared[allocation] = context.ledger.live[allocation]
-        started = jobs.start(job, node=held.node, allocation=held.id, now=context.now)
+        started = jobs.start(
+            job,
+            node=held.node,
+            allocation=held.id,
+            now=context.now,
+            waited=self.queue.waited(job.id, context.now),
+        )
         return context.ledger.put_job("job.started", started)
 
     def _grant(self, context: Context, job: Job, placed: Placement) -> Job:
@@ -376,6 +385,7 @@ class Dispatch:
             allocation=held.id,
             now=context.now,
             choice=_choice(job, placed),
+            waited=self.queue.waited(job.id, context.now),
         )
         return ledger.put_job("job.started", started)
 

@@ -142,7 +142,7 @@ class Keeper:
         if self._dispatch is not None:
             self._context.timeline = self._dispatch.timeline
             self._dispatch.load_shares(contents.shares)
-            self._dispatch.load(contents.jobs)
+            self._dispatch.load(contents.jobs, latest)
 
     # ---- taking operations
 

@@ -9,6 +9,7 @@ from typing import Any
 from gridhand.core.explain.suggestions import Suggestion
 from gridhand.core.html import table
 from gridhand.core.model.amount_text import request_text
+from gridhand.core.model.durations import duration_text
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import Resources
 
@@ -111,7 +112,8 @@ class Explanation:
     `about` is the request or the alternative that is explained: the one that fits, or the one that
     comes closest. `alternative` is its number, 0 for the request itself. `fitting` counts the nodes
     where it fits, `nodes` counts all; `groups` has those where it does not fit. `holders` hold what
-    is missing on nodes that are large enough; `more_holders` counts those that are not listed.
+    is missing on nodes that are large enough; `more_holders` counts those that are not listed. A
+    job that asks for this should start on `starts_on` in `starts_in_ms`, if that is known.
     """
 
     asked: Request
@@ -128,6 +130,8 @@ class Explanation:
     never_because: tuple[str, ...] = ()
     holders: tuple[Holding, ...] = ()
     more_holders: int = 0
+    starts_in_ms: int | None = None
+    starts_on: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -157,6 +161,8 @@ class Explanation:
             "never_because": list(self.never_because),
             "holders": [one.to_dict() for one in self.holders],
             "more_holders": self.more_holders,
+            "starts_in_s": None if self.starts_in_ms is None else self.starts_in_ms / 1000,
+            "starts_on": self.starts_on,
         }
 
     def verdict(self) -> str:
@@ -186,12 +192,18 @@ class Explanation:
         where = f"the {self.nodes} nodes" if self.nodes > 1 else "the only node"
         lines = [
             self.verdict(),
+            *self._start(),
             *_listed("what would fit now:", list(map(str, self.changes))),
             *_listed("nearest:", list(map(str, self.nearest)) if several else []),
             *_listed(f"why not on {where}:", self._by_group(brief=several)),
             *_listed("held by:", self._by_holder()),
         ]
         return "\n".join(lines)
+
+    def _start(self) -> list[str]:
+        if self.starts_in_ms is None:
+            return []
+        return [f"a job would start in {duration_text(self.starts_in_ms)} on {self.starts_on}"]
 
     def _by_group(self, *, brief: bool) -> list[str]:
         """Return a line for each group; `brief` where the nearest nodes are already listed."""

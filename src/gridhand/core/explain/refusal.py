@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
-from gridhand.core.explain.shortfalls import reasons_of
-from gridhand.core.explain.survey import survey
+from gridhand.core.explain.shortfalls import find_shortfalls, reasons_of
+from gridhand.core.explain.survey import could_hold, survey
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.model.amount_text import request_text
 from gridhand.core.model.requests import Request
@@ -52,6 +52,24 @@ class Refusal:
         known = self.settled()._known
         assert known is not None
         return {name: value for name, value in known._asdict().items() if name != "unknown"}
+
+    def lacking(self) -> tuple[str, ...]:
+        """Return the resources that some permitted nodes lack, the fewest that a node does.
+
+        Only a few nodes are looked at, so that this can be asked at every refusal. None if that is
+        not known any more.
+        """
+        snapshot = self._snapshot
+        if snapshot is None:
+            return ()
+        rows = snapshot.rows(self.asked)
+        some = rows[:: len(rows) // _SAMPLED + 1]
+        found = (
+            tuple(one.resource for one in find_shortfalls(self.asked, use, snapshot))
+            for use in map(snapshot.use, some)
+            if use.open and could_hold(self.asked, use.node)
+        )
+        return min(filter(None, found), key=len, default=())
 
     def reasons(self) -> dict[str, list[str]]:
         """Return all reasons against each permitted node, CPU first, then memory.
@@ -196,6 +214,7 @@ def _less(asked: Request, snapshot: Snapshot) -> str:
 # For a gang on one node whose requests cannot all be placed there.
 _NOT_TOGETHER = "there is room for some of its requests, but not for all of them together"
 _TOLD = 100
+_SAMPLED = 16
 _SHOWN = 5
 
 

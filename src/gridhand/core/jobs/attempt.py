@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from gridhand.core.model.names import AllocationId, NodeName
 
+Waited = tuple[tuple[str, int], ...]  # causes of a wait, and for how many ms
+
 
 class Reason(StrEnum):
     """The reason why an attempt, or a job without an attempt, ended."""
@@ -51,7 +53,7 @@ class Attempt(NamedTuple):
     """One try. `choice` is the index of the granted choice of the request.
 
     Times are ledger milliseconds: `placed` when the allocation was granted, `started` when the
-    process started.
+    process started. `waited` says for what the job waited before, see `queue.wait_causes`.
     """
 
     number: int
@@ -67,6 +69,7 @@ class Attempt(NamedTuple):
     reason: Reason | None = None
     peak_bytes: int | None = None
     message: str = ""
+    waited: Waited = ()
 
     @property
     def succeeded(self) -> bool:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gridhand.core.errors import JobRefused
-from gridhand.core.jobs.attempt import Attempt, AttemptEnd, Reason
+from gridhand.core.jobs.attempt import Attempt, AttemptEnd, Reason, Waited
 from gridhand.core.jobs.retry_policy import FINAL, next_retry
 from gridhand.core.jobs.spec import JobSpec, Priority
 from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label
@@ -121,6 +121,12 @@ class Job(NamedTuple):
         return JobPhase.BACKING_OFF if self.attempts else JobPhase.SCHEDULED
 
     @property
+    def waits_since(self) -> int:
+        """When it came to the queue, for the first time or after its latest attempt."""
+        last = self.attempts[-1].ended if self.attempts else None
+        return self.submitted if last is None else last
+
+    @property
     def begins(self) -> int | None:
         """When it may start, if it was submitted to begin later."""
         return None if self.work.begin_ms is None else self.submitted + self.work.begin_ms
@@ -201,7 +207,15 @@ def unhold(job: Job, *, now: int) -> Job:
     return _moved(job._replace(not_before=begins), JobMove.HOLD, JobState.QUEUED)
 
 
-def start(job: Job, *, node: NodeName, allocation: AllocationId, now: int, choice: int = 0) -> Job:
+def start(
+    job: Job,
+    *,
+    node: NodeName,
+    allocation: AllocationId,
+    now: int,
+    choice: int = 0,
+    waited: Waited = (),
+) -> Job:
     """Start an attempt. Repeating it with the same allocation changes nothing.
 
     Raise JobRefused unless the job is queued and its back-off is over.
@@ -214,7 +228,7 @@ def start(job: Job, *, node: NodeName, allocation: AllocationId, now: int, choic
         raise JobRefused(JobMove.START, job.id, f"it must wait until {job.not_before}")
     if any(attempt.allocation == allocation for attempt in job.attempts):
         raise JobRefused(JobMove.START, job.id, f"an ended attempt held {allocation}")
-    attempt = Attempt(len(job.attempts) + 1, node, allocation, choice, now)
+    attempt = Attempt(len(job.attempts) + 1, node, allocation, choice, now, waited=waited)
     job = job._replace(attempts=(*job.attempts, attempt), not_before=None)
     return _moved(job, JobMove.START, JobState.RUNNING)
 

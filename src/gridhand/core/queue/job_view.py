@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gridhand.core.jobs.attempt import Waited
 from gridhand.core.jobs.job import Job, JobPhase, JobState
 from gridhand.core.ledger.allocations import Allocation
 from gridhand.core.ledger.ledger import Ledger
@@ -18,7 +19,14 @@ class JobView(NamedTuple):
     phase: JobPhase
     why: str | None = None  # it waits
     held: Allocation | None = None
+    waited: Waited = ()  # until its latest start, or until now
     next: bool = False  # it has its allocation, and waits for those before it to end
+
+    @property
+    def receipt(self) -> Waited:
+        """The causes of its wait, before its latest start or until now."""
+        job = self.job
+        return job.attempts[-1].waited if job.attempts and not self.waited else self.waited
 
     @property
     def state(self) -> JobState:
@@ -37,4 +45,5 @@ def view_job(job: Job, ledger: Ledger, queue: Queue, now: int) -> JobView:
             return JobView(job, JobPhase.QUEUED, why, held, next=True)
         return JobView(job, job.phase(now), held=held)
     phase = job.phase(now, waiting=bool(queue.waits_for(job.id)))
-    return JobView(job, phase, why_delayed(job, phase) or queue.why(job.id, now))
+    why = why_delayed(job, phase) or queue.why(job.id, now)
+    return JobView(job, phase, why, waited=queue.waited(job.id, now))

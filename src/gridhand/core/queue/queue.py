@@ -23,13 +23,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gridhand.core.errors import UnknownJob
-from gridhand.core.jobs.job import Job, JobState, Reason
+from gridhand.core.jobs.attempt import Waited
+from gridhand.core.jobs.job import HELD, Job, JobState, Reason
 from gridhand.core.model.names import JobId
+from gridhand.core.queue import wait_causes
 from gridhand.core.queue.delays import expires_at, fallback_at, must_start_by
 from gridhand.core.queue.dependencies import Dependencies
 from gridhand.core.queue.named_queues import NO_QUEUES, NamedQueues
 from gridhand.core.queue.ready import ReadyJobs
 from gridhand.core.queue.request_classes import JobHeap, QueueEntry
+from gridhand.core.queue.wait_causes import JobClock
 
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
@@ -89,11 +92,19 @@ class Queue:
             self._take_out(entry)
         self._running.discard(job.id)
         self.ready.leave(job)
-        self._entries[job.id] = entry = QueueEntry(job)
+        clock = JobClock(job.waits_since, self.ready.time) if entry is None else entry.clock
+        self._entries[job.id] = entry = QueueEntry(job, clock)
         self._set_alarms(job)
-        if not self._after.waits(job.id):
+        if self._after.waits(job.id):
+            held = job.not_before == HELD
+            clock.wait_for(wait_causes.HELD if held else wait_causes.DEPENDENCY, self.ready.time)
+        else:
             self._enqueue(entry)
         return doomed
+
+    def advance(self, now: int) -> None:
+        """Count waits up to this time."""
+        self.ready.time = max(self.ready.time, now)
 
     def refuse(self, id: JobId, why: str | Refusal) -> None:
         """Record that there is no room for this job, nor for any with the same request."""
@@ -167,6 +178,10 @@ class Queue:
         """Return the ids of the open jobs that this one depends on."""
         return self._after.needed_by(id)
 
+    def waited(self, id: JobId, now: int) -> Waited:
+        """Return for what the job has waited until now, and for how long."""
+        return self._entry(id).clock.waited(now)
+
     def next_due(self) -> int | None:
         """Return when something is to do next, without any change."""
         entry = self._later.first()
@@ -217,7 +232,7 @@ class Queue:
     def _file_anew(self, entry: QueueEntry, now: int) -> None:
         self.ready.now = max(self.ready.now, now)
         self._take_out(entry)
-        self._entries[entry.job.id] = filed = QueueEntry(entry.job)
+        self._entries[entry.job.id] = filed = QueueEntry(entry.job, entry.clock)
         self._enqueue(filed, due=True)
         if filed.request_class is not None:
             request = filed.request_class.key.request
@@ -246,9 +261,11 @@ class Queue:
         """Make the job ready, or keep it until its back-off is over."""
         job = entry.job
         if not self._startable(job):
+            entry.clock.wait_for(wait_causes.ELSEWHERE, self.ready.time)
             return
         if job.not_before is not None and not due:
             entry.order = job.not_before
+            entry.clock.wait_for(_delay_cause(job), self.ready.time)
             self._later.push(entry)
         else:
             entry.order = job.number
@@ -271,3 +288,9 @@ class Queue:
         for entry in aside:
             if self._entries.get(entry.job.id) is entry:
                 self.ready.put_back(entry)
+
+
+def _delay_cause(job: Job) -> str:
+    if job.not_before == HELD:
+        return wait_causes.HELD
+    return wait_causes.BACK_OFF if job.attempts else wait_causes.BEGIN

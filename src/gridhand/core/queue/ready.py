@@ -12,11 +12,12 @@ The order of one pass, in two levels:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gridhand.core.jobs.job import Job, Priority
 from gridhand.core.jobs.scopes import most_charged
+from gridhand.core.queue import wait_causes
 from gridhand.core.queue.delays import current_request
 from gridhand.core.queue.named_queues import NamedQueues
 from gridhand.core.queue.request_classes import (
@@ -66,7 +67,8 @@ class ReadyJobs:
     def __init__(self) -> None:
         self.owner_order: OwnerOrder = lambda owner, waits_since, now: 0.0
         self.class_patience_ms = CLASS_PATIENCE_MS
-        self.now = 0
+        self.now = 0  # of the latest pass
+        self.time = 0  # up to which waits are counted
         self.apart: set[JobId] = set()  # those whose answer holds for them alone
         self._classes: dict[ClassKey, RequestClass] = {}
         self._refused: dict[ClassKey, RequestClass] = {}
@@ -103,7 +105,7 @@ class ReadyJobs:
         """Remove an entry that was added, whether it is in a queue or put aside."""
         request_class, limit = entry.request_class, self.limit(entry.job)
         assert request_class is not None
-        _dequeue(entry)
+        _dequeue(entry, self.time)
         entry.request_class = None
         request_class.size -= 1
         if not request_class.size:
@@ -121,8 +123,8 @@ class ReadyJobs:
 
     def put_aside(self, entry: QueueEntry) -> QueueEntry:
         """Take the job out of its queue for now, and return the entry to put back."""
-        _dequeue(entry)
-        aside = QueueEntry(entry.job)
+        _dequeue(entry, self.time)
+        aside = QueueEntry(entry.job, entry.clock)
         aside.request_class, entry.request_class = entry.request_class, None
         return aside
 
@@ -137,9 +139,11 @@ class ReadyJobs:
         queue = request_class.queues.get(key)
         if queue is None:
             self._serial += 1
-            queue = request_class.queues[key] = OwnerQueue(request_class, limit, key, self._serial)
+            queue = OwnerQueue(request_class, limit, key, self._serial, self.time)
+            request_class.queues[key] = queue
         queue.push(entry)
         self._offer(queue)
+        entry.clock.join(queue.clock, self.time)
 
     def _owner_key(self, job: Job) -> OwnerKey:
         work = job.work
@@ -161,6 +165,7 @@ class ReadyJobs:
         """Refuse those with the same request as this job."""
         request_class = self._note_refused(entry)
         request_class.refused, request_class.why = True, why
+        request_class.judge(why, self.time)
 
     def block(self, entry: QueueEntry, why: str) -> None:
         """Refuse those with the same request, priority and expected time as this job."""
@@ -248,6 +253,15 @@ class ReadyJobs:
 
     # ---- order
 
+    def queues(self) -> Iterator[OwnerQueue]:
+        """Yield all queues with ready jobs, in no particular order."""
+        for request_class in self._classes.values():
+            yield from request_class.queues.values()
+
+    def count(self) -> int:
+        """Return how many jobs are ready."""
+        return sum(self._sizes.values())
+
     def rank(self, priority: Priority) -> int:
         """Return the rank of a priority now, the lowest first."""
         rank = RANKS[priority]
@@ -261,7 +275,7 @@ class ReadyJobs:
 
     def begin_pass(self, now: int) -> None:
         waited = self._ranks_that_waited(self.now)
-        self.now = now
+        self.now, self.time = now, max(now, self.time)
         if self._ranks_that_waited(now) - waited:
             self.freed()  # so that they are offered, and room is kept for the first of them
         self._in_pass = True
@@ -341,10 +355,12 @@ class ReadyJobs:
         parking = queue.parking()
         if parking is not None:
             parking[queue.serial] = queue
+            queue.clock.switch(queue.cause(), self.time)
             return True
         full = self._full_quota(first.job, queue.charge)
         if full is not None:
             full.park(queue)
+        queue.clock.switch(wait_causes.TURN if full is None else wait_causes.QUOTA, self.time)
         return full is not None
 
     def is_limited(self, entry: QueueEntry) -> bool:
@@ -383,9 +399,10 @@ class ReadyJobs:
             self._offer(queue, announce=False)
 
 
-def _dequeue(entry: QueueEntry) -> None:
+def _dequeue(entry: QueueEntry, now: int) -> None:
     queue = entry.heap
     if isinstance(queue, OwnerQueue):
+        entry.clock.wait_for(queue.clock.cause, now)
         queue.remove(entry)
         if not queue:
             del queue.request_class.queues[queue.key]  # `first` skips it if it is still offered

@@ -8,8 +8,12 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from gridhand.core.jobs.scopes import most_charged
+from gridhand.core.queue import wait_causes
+from gridhand.core.queue.wait_causes import JobClock, QueueClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gridhand.core.explain.refusal import Refusal
     from gridhand.core.jobs.job import Job
     from gridhand.core.model.names import JobId
@@ -17,19 +21,22 @@ if TYPE_CHECKING:
 
 _FEW = 32
 _LAST = (1 << 60, 0)
+_JUDGED_MS = 5000
 
 
 class QueueEntry:
     """A job in the queue. A job that comes back to the queue gets a new entry.
 
-    `heap` is the heap that contains it, if any. `request_class` is the class it counts in.
+    `heap` is the heap that contains it, if any. `request_class` is the class it counts in. `clock`
+    counts its wait; it goes over to the next entry of the job while it waits.
     """
 
-    __slots__ = ("heap", "job", "order", "request_class", "serial")
+    __slots__ = ("clock", "heap", "job", "order", "request_class", "serial")
     _serials = count()
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, clock: JobClock) -> None:
         self.job = job
+        self.clock = clock
         self.order = job.number
         self.serial = next(self._serials)  # decides between equal numbers
         self.heap: JobHeap | None = None
@@ -65,6 +72,17 @@ class JobHeap:
             self._removed -= 1
         return self._entries[0] if self._entries else None
 
+    def in_order(self) -> Iterator[QueueEntry]:
+        """Yield the entries, the lowest `order` first; the first few cost no more than they are."""
+        found = [(self._entries[0], 0)] if self._entries else []
+        while found:
+            entry, index = heapq.heappop(found)
+            if entry.heap is self:
+                yield entry
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(self._entries):
+                    heapq.heappush(found, (self._entries[child], child))
+
     def pop(self) -> QueueEntry | None:
         """Remove and return the first entry."""
         entry = self.first()
@@ -89,12 +107,18 @@ class OwnerQueue(JobHeap):
     They are of one array if that has a limit. Only the first job is a candidate.
     """
 
-    __slots__ = ("key", "limit", "offered", "rank", "request_class", "serial")
+    __slots__ = ("clock", "key", "limit", "offered", "rank", "request_class", "serial")
 
     def __init__(
-        self, request_class: RequestClass, limit: ArrayLimit | None, key: OwnerKey, serial: int
+        self,
+        request_class: RequestClass,
+        limit: ArrayLimit | None,
+        key: OwnerKey,
+        serial: int,
+        now: int,
     ) -> None:
         super().__init__()
+        self.clock = QueueClock(now)
         self.request_class, self.limit, self.key, self.serial = request_class, limit, key, serial
         self.rank = key.rank
         self.offered: int | None = None  # the job number with which it is in the heap of candidates
@@ -111,6 +135,14 @@ class OwnerQueue(JobHeap):
         if self.limit is not None and len(self.limit.running) >= self.limit.at_once:
             return self.limit.parked
         return None
+
+    def cause(self) -> str:
+        """Return what its jobs wait for while there is a `parking`."""
+        if self.request_class.refused:
+            return self.request_class.cause
+        if self.key.span in self.request_class.blocked:
+            return wait_causes.KEPT
+        return wait_causes.ARRAY_LIMIT
 
 
 Span = tuple[int, int | None]  # rank of the priority, expected time in ms
@@ -144,7 +176,10 @@ class RequestClass:
     `blocked` has the reason for each of these.
     """
 
-    __slots__ = ("_charge", "blocked", "first", "key", "parked", "queues", "refused", "size", "why")
+    __slots__ = (
+        "_charge", "blocked", "cause", "first", "judged", "key", "parked", "queues", "refused",
+        "size", "why",
+    )  # fmt: skip
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
@@ -156,6 +191,15 @@ class RequestClass:
         self.blocked: dict[Span, str] = {}
         self.first = _LAST  # rank and number of the first job that was refused
         self.why: str | Refusal | None = None
+        self.cause = wait_causes.ROOM  # of the latest refusal
+        self.judged: int | None = None  # when the cause was found out
+
+    def judge(self, why: str | Refusal, now: int) -> None:
+        """Note what is lacking. That is looked into only now and then, as it takes time."""
+        if isinstance(why, str):
+            self.cause, self.judged = wait_causes.OTHER, None
+        elif self.judged is None or now - self.judged >= _JUDGED_MS:
+            self.cause, self.judged = wait_causes.room_cause(why.lacking()), now
 
     @property
     def charge(self) -> Mapping[str, int]:

@@ -17,6 +17,7 @@ it, so plain floating-point numbers do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.model.resources import UNIT
@@ -25,6 +26,14 @@ from gridhand.core.queue.scheduling_times import HALF_LIFE_MS
 AGE_MS = 86_400_000  # without a start; worth one whole share
 _SETTLE_MS = 1000
 _NEGLIGIBLE = 1e-6
+
+
+class OwnerShare(NamedTuple):
+    """The dominant share of an owner, now and on average."""
+
+    owner: str
+    share: float
+    past: float
 
 
 class Shares:
@@ -107,6 +116,13 @@ class Shares:
     def owners(self) -> Iterable[str]:
         """Return the owners who have or had something."""
         return self._now.keys() | self.past().keys()
+
+    def listed(self) -> list[OwnerShare]:
+        """Return the shares of these owners, the largest first; from any thread."""
+        now, past = self._now.copy(), self._past.copy()
+        owners = now.keys() | {owner for owner, share in past.items() if share > _NEGLIGIBLE}
+        found = [OwnerShare(owner, now.get(owner, 0), past.get(owner, 0)) for owner in owners]
+        return sorted(found, key=lambda one: (-one.share - one.past, one.owner))
 
 
 def _totals(ledger: Ledger) -> dict[str, int]:

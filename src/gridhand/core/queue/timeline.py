@@ -155,7 +155,7 @@ class Timeline:
         then = self._usage_at(use, claim.start, ledger, now)
         if not then.admits(placed.asked.amounts, placed.devices, {}):
             return False
-        then.add(_pretend(placed))
+        then.add(pretend(placed))
         return then.room(claim.asked, {}) is not None
 
     # ---- expected ends
@@ -275,7 +275,7 @@ def _without_ended(
     return then
 
 
-def _pretend(placed: Placement) -> Allocation:
+def pretend(placed: Placement) -> Allocation:
     """Return an allocation that stands for a placement, for sums alone."""
     return Allocation(
         AllocationId(""), 0, 0, "", "", placed.node, placed.asked.amounts, placed.devices,

@@ -92,6 +92,8 @@ def explanation_row(found: Explanation) -> dict[str, Any]:
         "never_because": list(found.never_because),
         "holders": [_holding_row(one) for one in found.holders],
         "more_holders": found.more_holders,
+        "starts_in_ms": found.starts_in_ms,
+        "starts_on": found.starts_on,
     }
 
 
@@ -131,6 +133,8 @@ def explanation_from_row(row: Row) -> Explanation:
         never_because=tuple(row["never_because"]),
         holders=tuple(map(_holding, row["holders"])),
         more_holders=row["more_holders"],
+        starts_in_ms=row.get("starts_in_ms"),
+        starts_on=row.get("starts_on"),
     )
 
 

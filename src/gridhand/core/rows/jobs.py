@@ -57,11 +57,12 @@ def asks_as_submitted(job: Job) -> bool:
 
 
 def attempt_row(attempt: Attempt) -> dict[str, Any]:
-    return {
+    row = {
         name: str(value) if name in ("stopping", "reason") else value
         for name, value in zip(Attempt._fields, attempt, strict=True)
-        if value is not None and value != ""
+        if value is not None and value != "" and value != ()
     }
+    return row | {"waited": list(map(list, attempt.waited))} if attempt.waited else row
 
 
 _WORK = tuple(
@@ -123,6 +124,8 @@ def attempt_from_row(row: Row) -> Attempt:
     kept = {name: value for name, value in row.items() if name not in _UNUSED_OF_ATTEMPT}
     for name in {"stopping", "reason"} & kept.keys():
         kept[name] = _REASONS[kept[name]]
+    if "waited" in kept:
+        kept["waited"] = tuple((cause, ms) for cause, ms in kept["waited"])
     return Attempt(**kept)
 
 

@@ -80,7 +80,7 @@ def _attempt_json(one: Attempt) -> str:
     """Return `json.dumps(attempt_row(one))`, many times as fast: each change of a job needs it."""
     (
         number, node, allocation, choice, placed, started, stopping, ended, exit_code, signal,
-        reason, peak, message,
+        reason, peak, message, waited,
     ) = one  # fmt: skip
     text = (
         f'{{"number":{number},"node":{quoted(node)},"allocation":{quoted(allocation)},'
@@ -102,6 +102,8 @@ def _attempt_json(one: Attempt) -> str:
         text += f',"peak_bytes":{peak}'
     if message:
         text += f',"message":{without_false_alarm(quoted(message))}'
+    if waited:
+        text += f',"waited":{compact(waited)}'
     return text + "}"
 
 

@@ -1,0 +1,101 @@
+"""The order in which all that waits would be tried now, read without a change.
+
+The order is that of a pass (see `ready`), as if nothing started in it: shares stay as they are.
+Only what is read of it costs anything, apart from one step for each owner and kind of request.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gridhand.core.jobs.job import Job
+from gridhand.core.queue.ready import ReadyJobs
+from gridhand.core.queue.request_classes import JobHeap, OwnerQueue, QueueEntry
+from gridhand.core.queue.wait_causes import JobClock
+
+MOST_READ = 10_000  # jobs that are looked at for one answer
+
+
+class QueueLine(NamedTuple):
+    """A job in the order, or tasks of an array that follow each other and wait for the same.
+
+    `complete` unless there may be more such tasks: only so many jobs are looked at.
+    """
+
+    position: int
+    job: Job  # the first of them
+    last: Job
+    tasks: int
+    cause: str
+    complete: bool = True
+
+
+def order_of(ready: ReadyJobs, now: int, newcomer: Job | None = None) -> Iterator[QueueEntry]:
+    """Yield ready jobs in their order, with another one as if it had been submitted."""
+    by_rank: dict[int, dict[str, list[JobHeap]]] = {}
+    for queue in ready.queues():
+        first = queue.first()
+        if first is not None:
+            rank = ready.rank(first.job.work.priority)
+            by_rank.setdefault(rank, {}).setdefault(queue.key.owner, []).append(queue)
+    if newcomer is not None:
+        rank, alone = ready.rank(newcomer.work.priority), JobHeap()
+        alone.push(QueueEntry(newcomer, JobClock(now, now)))
+        by_rank.setdefault(rank, {}).setdefault(newcomer.work.owner, []).append(alone)
+    for rank in sorted(by_rank):
+        yield from _order_within(ready, by_rank[rank], now)
+
+
+def _order_within(
+    ready: ReadyJobs, owners: dict[str, list[JobHeap]], now: int
+) -> Iterator[QueueEntry]:
+    """Yield the jobs of one rank: the owner with the lowest order first, who then has another."""
+
+    def turn(entry: QueueEntry) -> tuple[float, int, int]:
+        work = entry.job.work
+        order = ready.owner_order(work.owner, entry.job.submitted, now)
+        return order, entry.job.number, entry.serial
+
+    lines = [heapq.merge(*(queue.in_order() for queue in queues)) for queues in owners.values()]
+    turns = [(*turn(first), first, line) for line in lines if (first := next(line, None))]
+    heapq.heapify(turns)
+    while turns:
+        entry, line = turns[0][3:]
+        yield entry
+        following = next(line, None)
+        if following is None:
+            heapq.heappop(turns)
+        else:
+            heapq.heapreplace(turns, (*turn(following), following, line))
+
+
+def queue_lines(ready: ReadyJobs, now: int) -> Iterator[QueueLine]:
+    """Yield the order with like tasks of an array folded."""
+    found: QueueLine | None = None
+    for position, entry in enumerate(order_of(ready, now), 1):
+        cause, job = cause_of(entry), entry.job
+        if found is not None and _alike(found, job, cause):
+            found = found._replace(tasks=found.tasks + 1, last=job)
+        else:
+            if found is not None:
+                yield found
+            found = QueueLine(position, job, job, 1, cause)
+        if position == MOST_READ:
+            yield found._replace(complete=job.array is None)
+            return
+    if found is not None:
+        yield found
+
+
+def cause_of(entry: QueueEntry) -> str:
+    """Return what a ready job waits for."""
+    queue = entry.heap
+    assert isinstance(queue, OwnerQueue)
+    return queue.clock.cause
+
+
+def _alike(line: QueueLine, job: Job, cause: str) -> bool:
+    of_same = job.array is not None and job.array == line.job.array
+    return of_same and cause == line.cause and job.request == line.job.request
