@@ -105,10 +105,19 @@ def test_refused_jobs_are_skipped_until_something_is_freed():
     queue = queue_of(job("a", 1, 8))
     assert pass_over(queue, 4) == (["a"], [])
     queue.put(job("b", 2, 8))
-    queue.put(job("c", 3, 8, owner="bob", priority="urgent"))
     assert pass_over(queue, 4) == ([], [])
     queue.freed()
+    assert pass_over(queue, 4) == (["a"], [])
+
+
+def test_a_job_of_a_higher_priority_is_tried_though_its_like_was_refused():
+    """It may stop others, or have room kept for it."""
+    queue = queue_of(job("a", 1, 8))
+    assert pass_over(queue, 4) == (["a"], [])
+    queue.put(job("c", 3, 8, owner="bob", priority="urgent"))
     assert pass_over(queue, 4) == (["c"], [])
+    queue.put(job("d", 4, 8, owner="bob", priority="urgent"))
+    assert pass_over(queue, 4) == ([], [])
 
 
 def test_a_job_that_is_put_again_is_not_tried_again():

@@ -93,6 +93,8 @@ class ReadyJobs:
         request_class.size += 1
         rank = RANKS[entry.job.work.priority]
         if key in self._refused:
+            if rank < request_class.first[0]:  # it may stop others, or have room kept for it
+                self.freed(lambda asked: asked == key.request)
             request_class.first = min(request_class.first, (rank, entry.job.number))
         self._sizes[rank] = self._sizes.get(rank, 0) + 1
         self._waits_since.setdefault(rank, self.now)
