@@ -312,6 +312,18 @@ def test_a_worker_that_joins_again_is_compared_with_its_own_jobs_only(server, ap
     assert of_two["job"] == second
 
 
+def test_an_order_waits_until_what_runs_there_unasked_is_gone(api, hired):
+    worker = hired().come()
+    id = submit(api)  # granted before anybody knew
+    stranger = {"job": "900001", "attempt": 1, "fence": "a1-900001", "state": "running", "pid": 5}
+    worker.join(stranger)
+    worker.beat("a1-900001")
+    assert [(order["do"], order["job"]) for order in worker.orders()] == [("stop", "900001")]
+    assert worker.starts() == []
+    worker.report(ended("900001", 1, "a1-900001", reason="node_lost"))
+    assert until(lambda: next(iter(worker.starts()), None))["job"] == id
+
+
 def test_a_worker_that_lost_its_session_is_told_to_join(api, hired):
     worker = hired().come()
     other = "0" * 32
