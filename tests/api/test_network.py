@@ -244,12 +244,16 @@ ODD = {
 def test_odd_requests_open_no_way_in(network, said):
     host, _, port = authority(network).rpartition(":")
     with socket.create_connection((host, int(port)), 20) as odd:
-        odd.sendall(said)
-        odd.shutdown(socket.SHUT_WR)
         answer = b""
-        with contextlib.suppress(ConnectionError):
+        try:
+            odd.sendall(said)
+            odd.shutdown(socket.SHUT_WR)
             while data := odd.recv(65536):
                 answer += data
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # it may hang up before it has heard everything
     assert b"protocol" not in answer  # of /version
     assert Api(network)("GET", "/version")[0] == 200
 
