@@ -28,7 +28,6 @@ from gridhand.core.model.names import JobId
 from gridhand.core.model.requests import Request
 from gridhand.core.operations import EndAttempts, Ended
 from gridhand.core.placement.snapshot import Snapshot
-from gridhand.core.queue.shares import Shares
 from gridhand.core.queue.timeline import RoomClaim
 
 _SHORT_MS = 10_000  # shorter runs count as so long, for the slowdown
@@ -104,7 +103,7 @@ class Replay:
         self.context = Context(ledger, Snapshot(ledger), None)
         self.dispatch = POLICIES[policy]()
         self.context.timeline = self.dispatch.timeline
-        self.shares = Shares()  # of our own, to measure by
+        self.shares = self.dispatch.shares
         self._stream = stream
         self._ends: list[tuple[int, int, str]] = []
         self._decisions: list[tuple[int, str, str]] = []

@@ -1,7 +1,7 @@
 """The queue: waits, use of the cluster and fairness beside FIFO and FIFO with backfill, and speed.
 
 Two streams are replayed on a fake clock through the real queue and placement: the pods of openb
-with their times, on so few of its nodes that they have to wait, and a drawn stream with heavy tails
+as long as they ran, on some of its nodes and so close together that they have to wait, and a drawn stream with heavy tails
 of run times, sizes and bursts. Neither says whose the jobs are, so owners are drawn: some have many
 times the jobs of others. All three policies get the same stream and the same expected times, which
 are one to three times the real ones.
@@ -19,14 +19,16 @@ import random
 import time
 from pathlib import Path
 
-from _cluster import TRACE
+from _cluster import TRACE, gpus_asked
 from _queue_replay import POLICIES, Outcome, Replay, StreamedJob
 from _queue_scale import show_scale
 from gridhand import Node, Request
+from gridhand.core.model.resources import UNIT
 from gridhand.simulate.inputs import read_nodes, read_tasks
 
 SEED = 16
 OWNERS = 12
+LOAD = 1.5  # of what the cluster could do until the last job comes
 NODES = "openb_node_list_gpu_node.csv"
 
 
@@ -44,7 +46,9 @@ def openb_stream(folder: Path, count: int, nodes: list[Node]) -> list[StreamedJo
     """The last pods of the trace that fit on these nodes, when they came and as long as they ran."""
     chance = random.Random(SEED)
     with (folder / TRACE).open() as file:
-        times = [(int(row["creation_time"]), int(row["deletion_time"])) for row in csv.DictReader(file)]
+        times = [
+            (int(row["creation_time"]), int(row["deletion_time"])) for row in csv.DictReader(file)
+        ]
     models = {gpu.model for node in nodes for gpu in node.gpus}
     tasks = zip(read_tasks(folder / TRACE, read_nodes(folder / NODES)), times, strict=True)
     found = [
@@ -52,12 +56,25 @@ def openb_stream(folder: Path, count: int, nodes: list[Node]) -> list[StreamedJo
         for task, (begin, end) in tasks
         if end > begin and _fits_somewhere(task.asked, nodes, models)
     ][-count:]
-    first = min(begin for begin, _, _ in found)
+    work = sum(run * _part(asked, nodes) for _, run, asked in found)
+    first, last = min(begin for begin, _, _ in found), max(begin for begin, _, _ in found)
+    scale = work / LOAD / (last - first)
     owners = owners_of(chance, len(found))
     return [
-        StreamedJob((begin - first) * 1000, owner, asked, run * 1000, _said(chance, run))
+        StreamedJob(
+            int((begin - first) * scale * 1000), owner, asked, run * 1000, _said(chance, run)
+        )
         for (begin, run, asked), owner in zip(found, owners, strict=True)
     ]
+
+
+def _part(asked: Request, nodes: list[Node]) -> float:
+    """The part of the cluster that a request takes of what it takes most of."""
+    gpus = sum(len(node.gpus) for node in nodes)
+    parts = [gpus_asked(asked) / UNIT / gpus] if gpus else []
+    for name, amount in asked.amounts.pairs:
+        parts.append(amount / sum(node.capacity[name] for node in nodes))
+    return max(parts)
 
 
 def _fits_somewhere(asked: Request, nodes: list[Node], models: set[str]) -> bool:
@@ -70,7 +87,7 @@ def _fits_somewhere(asked: Request, nodes: list[Node], models: set[str]) -> bool
     )
 
 
-def heavy_stream(count: int, nodes: list[Node], load: float = 1.1) -> list[StreamedJob]:
+def heavy_stream(count: int, nodes: list[Node]) -> list[StreamedJob]:
     """Pareto run times, sizes that double and get rarer, bursts; so many that they have to wait."""
     chance = random.Random(SEED)
     jobs = []
@@ -78,12 +95,13 @@ def heavy_stream(count: int, nodes: list[Node], load: float = 1.1) -> list[Strea
         run_s = min(36_000, 30 * chance.paretovariate(1.1))
         cpu = chance.choices((1, 2, 4, 8, 16), (16, 8, 4, 2, 1))[0]
         jobs.append((owner, Request.of(cpu=cpu, memory=f"{2 * cpu}GiB"), run_s))
-    work = sum(run_s * asked.amounts["cpu"] / 10_000 for _, asked, run_s in jobs)
-    spread = work / sum(node.capacity["cpu"] / 10_000 for node in nodes) / load
+    spread = sum(run_s * _part(asked, nodes) for _, asked, run_s in jobs) / LOAD
     at, found = 0.0, []
     for owner, asked, run_s in jobs:
         at += 0 if chance.random() < 0.6 else chance.expovariate(0.4 * count / spread)
-        found.append(StreamedJob(int(at * 1000), owner, asked, int(run_s * 1000), _said(chance, run_s)))
+        found.append(
+            StreamedJob(int(at * 1000), owner, asked, int(run_s * 1000), _said(chance, run_s))
+        )
     return found
 
 

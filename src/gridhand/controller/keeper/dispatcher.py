@@ -233,6 +233,7 @@ class Dispatch:
     def _free(self, context: Context) -> None:
         """Have the queue try what could fit on the nodes on which something was freed."""
         names, self._freed_on = self._freed_on, set()
+        self.timeline.sooner(names, context.ledger, context.now)
         if len(names) > _MANY_NODES:
             self.queue.freed()
             return

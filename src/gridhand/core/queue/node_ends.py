@@ -39,7 +39,9 @@ class NodeEnds:
         self.sync(ledger)
         known = self._ends.get(use.node.name)
         if known is None or (known and known[0][0] <= now):
-            held = ((self._expected_end(ledger.live[id], ledger, now), id) for id in use.allocations)
+            held = (
+                (self._expected_end(ledger.live[id], ledger, now), id) for id in use.allocations
+            )
             known = self._ends[use.node.name] = sorted(
                 (end, id) for end, id in held if end is not None
             )

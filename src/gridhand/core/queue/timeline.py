@@ -7,7 +7,8 @@
 3. Higher priorities need not respect claims of lower ones. Within a priority, others may pass a job
    freely while it has waited for less than `patience_ms`: before that, keeping room free costs more
    than it gains.
-4. A claim whose time has come, while what was to end has not, is planned anew.
+4. A claim whose time has come, while what was to end has not, is planned anew. It is brought
+   forward if something on its node ends earlier than expected.
 
 Expected ends are estimates, so nothing is granted by them: a claim only keeps others away.
 """
@@ -163,6 +164,17 @@ class Timeline:
         claim = claim._replace(start=now + _OVERDUE_MS if start is None else max(start, now + 1))
         self._claims[claim.job] = claim
         return claim
+
+    def sooner(self, nodes: Iterable[NodeName], ledger: Ledger, now: int) -> None:
+        """Bring claims forward where something has ended earlier than expected."""
+        for node in nodes:
+            claim = self._claims.get(self._on.get(node, JobId("")))
+            use = ledger.nodes.get(node)
+            if claim is None or claim.preempts or use is None:
+                continue
+            start = self._start_on(claim.asked, use, ledger, now, claim.start)
+            if start is not None:
+                self._claims[claim.job] = claim._replace(start=start)
 
     def _fits_beside(self, claim: RoomClaim, placed: Placement, ledger: Ledger, now: int) -> bool:
         use = ledger.nodes.get(claim.node)
