@@ -133,6 +133,8 @@ class Replay:
         return self._outcome(last)
 
     def _due(self) -> int | None:
+        if isinstance(self.dispatch, InOrder):
+            return None  # it has no times of its own
         due = self.dispatch.next_due()
         return None if due is None else max(due, self.context.now + 1)
 

@@ -133,10 +133,8 @@ class Bench:
         return Pass(sum(one.ms for one in waiting), sum(one.started for one in waiting))
 
     def releases(self, cpu: int, count: int, *, at_once: int = 1) -> list[Pass]:
-        found = []
-        for _ in range(count):
-            found.append(self.end(*[self.fillers[cpu].pop() for _ in range(at_once)]))
-        return found
+        fillers = self.fillers[cpu]
+        return [self.end(*[fillers.pop() for _ in range(at_once)]) for _ in range(count)]
 
     def naive_pass_ms(self) -> tuple[float, int]:
         """The time of a pass that tries to place every job that waits, and how many there are."""

@@ -1,14 +1,15 @@
 """The queue: waits, use of the cluster and fairness beside FIFO and FIFO with backfill, and speed.
 
-Two streams are replayed on a fake clock through the real queue and placement: the pods of openb
-as long as they ran, on some of its nodes and so close together that they have to wait, and a drawn stream with heavy tails
-of run times, sizes and bursts. Neither says whose the jobs are, so owners are drawn: some have many
-times the jobs of others. All three policies get the same stream and the same expected times, which
-are one to three times the real ones.
+Two streams are replayed on a fake clock through the real queue and placement: the pods of openb as
+long as they ran, on some of its nodes and so close together that they have to wait, and a drawn
+stream with heavy tails of run times, sizes and bursts. Neither says whose the jobs are, so owners
+are drawn: some have many times the jobs of others. All three policies get the same stream and the
+same expected times, which are one to three times the real ones.
 
-The script is not named `queue`, which is a module of Python. Then the speed of one pass over a long queue: see `_queue_scale`.
+Then the speed of one pass over a long queue: see `_queue_scale`. The script is not named `queue`,
+because that is a module of Python which would be hidden from the other benchmarks.
 
-    python benchmarks/queues.py [../shared/data/openb] [--jobs 4000] [--nodes 40] [--waiting 100000]
+    python benchmarks/queues.py [../shared/data/openb] [--jobs 1000] [--nodes 20] [--waiting 100000]
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from pathlib import Path
 from _cluster import TRACE, gpus_asked
 from _queue_replay import POLICIES, Outcome, Replay, StreamedJob
 from _queue_scale import show_scale
+
 from gridhand import Node, Request
 from gridhand.core.model.resources import UNIT
 from gridhand.simulate.inputs import read_nodes, read_tasks
 
 SEED = 16
 OWNERS = 12
-LOAD = 1.5  # of what the cluster could do until the last job comes
+LOAD = 2.5  # of what the cluster could do until the last job comes
 NODES = "openb_node_list_gpu_node.csv"
 
 
@@ -43,7 +45,7 @@ def owners_of(chance: random.Random, count: int) -> list[str]:
 
 
 def openb_stream(folder: Path, count: int, nodes: list[Node]) -> list[StreamedJob]:
-    """The last pods of the trace that fit on these nodes, when they came and as long as they ran."""
+    """The last pods of the trace that fit on these nodes, closer together, as long as they ran."""
     chance = random.Random(SEED)
     with (folder / TRACE).open() as file:
         times = [
@@ -138,8 +140,8 @@ def _ratio(one: float, other: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("openb", nargs="?", default="../shared/data/openb", type=Path)
-    parser.add_argument("--jobs", type=int, default=4000)
-    parser.add_argument("--nodes", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--waiting", type=int, default=100_000)
     asked = parser.parse_args()
     if (asked.openb / TRACE).exists():
