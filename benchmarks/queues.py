@@ -30,7 +30,7 @@ from gridhand.simulate.inputs import read_nodes, read_tasks
 
 SEED = 16
 OWNERS = 12
-LOAD = 2.5  # of what the cluster could do until the last job comes
+LOAD = 5.0  # of what the cluster could do until the last job comes
 NODES = "openb_node_list_gpu_node.csv"
 
 
