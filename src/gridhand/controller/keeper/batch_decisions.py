@@ -86,6 +86,7 @@ class BatchDecisions:
         ledger = context.ledger
         command: Command[Any] = ticket.operation
         mark = len(entries)
+        context.tried_before = ticket.refused is not None
         try:
             if command.op_id is None:
                 ticket.reply = _DECISIONS[type(command)](command, context)

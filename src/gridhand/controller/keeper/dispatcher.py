@@ -216,6 +216,8 @@ class Dispatch:
                 if kind != "job.started":  # the queue was told of these as they started
                     self._put(context, after)
                     self._note_end(context, after)
+                    if after.attempt is not None:
+                        self.timeline.look_again_at(after.attempt.node)
                 elif begun:
                     self._note_start_within(context, after)
             elif kind == "allocation.left":
@@ -231,6 +233,7 @@ class Dispatch:
     def _free(self, context: Context) -> None:
         """Have the queue try what could fit on the nodes on which something was freed."""
         names, self._freed_on = self._freed_on, set()
+        self.timeline.sooner(names, context.ledger, context.now)
         if len(names) > _MANY_NODES:
             self.queue.freed()
             return
@@ -315,7 +318,6 @@ class Dispatch:
         now = context.now
         try:
             asked = resolve_neighbours(current_request(job, now), job.work.owner, context.ledger)
-            context.snapshot.learn(asked)
             rank = self.queue.ready.rank(job.work.priority)
             said_ms = declared_ms(job)
             caller = Caller(job.id, rank, None if said_ms is None else now + said_ms)

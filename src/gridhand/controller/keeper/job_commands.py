@@ -80,6 +80,7 @@ def submit(command: Submit, context: Context) -> Submitted:
             after=command.after,
         )
         context.ledger.put_job("job.submitted", job)
+        context.snapshot.learn(work.request)
         if held is not None:
             start_within(context, job, held)
     submitted = Submitted(ids, fresh=True, views=[])

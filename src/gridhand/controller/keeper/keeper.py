@@ -99,6 +99,7 @@ class Keeper:
             self._epoch, self.opening = opening.epoch, opening
             self._store.note_start(self.clock.now())
             self._load()
+            self._learn_from_waiting()
         except BaseException:
             self._store.close()
             raise
@@ -143,6 +144,12 @@ class Keeper:
             self._context.timeline = self._dispatch.timeline
             self._dispatch.load_shares(contents.shares)
             self._dispatch.load(contents.jobs, latest)
+
+    def _learn_from_waiting(self) -> None:
+        """Teach the request mix what waits: jobs teach it once, when they are submitted."""
+        if self._dispatch is not None:
+            for job in self._dispatch.queue:
+                self._context.snapshot.learn(job.request)
 
     # ---- taking operations
 

@@ -74,6 +74,7 @@ class Context:
     can_fit: dict[Request, int] = field(default_factory=dict)
     tracked: TrackedGrants | None = None  # by a tracker of the user's own
     freed: bool = False  # by something outside the ledger: others use less, or more is allowed
+    tried_before: bool = False  # the command that is decided now, which waits for room
     timeline: Timeline | None = None  # the room that is kept free for waiting jobs
     queues: NamedQueues = NO_QUEUES
 
@@ -124,8 +125,9 @@ def allocate(command: Allocate, context: Context) -> Granted:
     # A repeat is compared with what was asked for, so that neither rounding nor its change count.
     asked = map(context.rounded, command.requests)
     requests = [resolve_neighbours(request, command.owner, ledger) for request in asked]
-    for request in requests:
-        snapshot.learn(request)
+    if not context.tried_before:
+        for request in requests:
+            snapshot.learn(request)
     if context.tracked is not None:
         return Granted(_grant_tracked(command, requests, context.tracked, context), fresh=True)
     grants = _place(command, requests, context)

@@ -7,14 +7,15 @@
 3. Higher priorities need not respect claims of lower ones. Within a priority, others may pass a job
    freely while it has waited for less than `patience_ms`: before that, keeping room free costs more
    than it gains.
-4. A claim whose time has come, while what was to end has not, is planned anew.
+4. A claim whose time has come, while what was to end has not, is planned anew. It is brought
+   forward if something on its node ends earlier than expected.
 
 Expected ends are estimates, so nothing is granted by them: a claim only keeps others away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gridhand.core.explain.refusal import Refusal
@@ -29,10 +30,13 @@ from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.placement.strategies import OwnStrategy
 from gridhand.core.queue.delays import expected_ms
+from gridhand.core.queue.node_ends import NodeEnds
 from gridhand.core.queue.scheduling_times import PATIENCE_MS
 
 MOST_CLAIMS = 8
 _OVERDUE_MS = 60_000  # at least, for what runs longer than expected
+_AGAIN_MS = 10_000  # after a search for a time that found none
+_MANY_IN_VAIN = 64  # such searches, after which there are no more for a while
 
 ExpectedMs = Callable[[Job], int]
 
@@ -65,6 +69,8 @@ class Timeline:
         self.expected_ms: ExpectedMs = expected_ms
         self._claims: dict[JobId, RoomClaim] = {}
         self._on: dict[NodeName, JobId] = {}
+        self._ends = NodeEnds(self.expected_end)
+        self._in_vain: dict[JobId, int] = {}  # when a search that found no time may be repeated
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -104,14 +110,25 @@ class Timeline:
         known = self._claims.get(job.id)
         if known is not None and known.start > now:
             return
-        if known is None and len(self._claims) >= MOST_CLAIMS and not self._drop_behind(rank):
+        if known is None and (self._tried_in_vain(job.id, now) or not self._has_place(rank)):
             return
         self.drop(job.id)
         found = self._earliest(asked, rank, snapshot, now)
-        if found is not None:
+        if found is None:
+            self._in_vain[job.id] = now + _AGAIN_MS
+        else:
             start, node, choice = found
             since = max(job.submitted, job.begins or 0)
             self.put(RoomClaim(job.id, rank, node, choice, start, since))
+
+    def _tried_in_vain(self, job: JobId, now: int) -> bool:
+        """Return whether nothing was found for the job lately: a search looks at all nodes."""
+        if len(self._in_vain) > _MANY_IN_VAIN:
+            self._in_vain = {id: until for id, until in self._in_vain.items() if until > now}
+        return self._in_vain.get(job, 0) > now or len(self._in_vain) > _MANY_IN_VAIN
+
+    def _has_place(self, rank: int) -> bool:
+        return len(self._claims) < MOST_CLAIMS or self._drop_behind(rank)
 
     def _drop_behind(self, rank: int) -> bool:
         """Drop the last claim of a lower priority; return whether there was one."""
@@ -148,6 +165,17 @@ class Timeline:
         self._claims[claim.job] = claim
         return claim
 
+    def sooner(self, nodes: Iterable[NodeName], ledger: Ledger, now: int) -> None:
+        """Bring claims forward where something has ended earlier than expected."""
+        for node in nodes:
+            claim = self._claims.get(self._on.get(node, JobId("")))
+            use = ledger.nodes.get(node)
+            if claim is None or claim.preempts or use is None:
+                continue
+            start = self._start_on(claim.asked, use, ledger, now, claim.start)
+            if start is not None:
+                self._claims[claim.job] = claim._replace(start=start)
+
     def _fits_beside(self, claim: RoomClaim, placed: Placement, ledger: Ledger, now: int) -> bool:
         use = ledger.nodes.get(claim.node)
         if use is None:
@@ -159,6 +187,10 @@ class Timeline:
         return then.room(claim.asked, {}) is not None
 
     # ---- expected ends
+
+    def look_again_at(self, node: NodeName) -> None:
+        """Estimate the ends on a node anew: a job there has started or is being stopped."""
+        self._ends.forget(node)
 
     def expected_end(self, held: Allocation, ledger: Ledger, now: int) -> int | None:
         """Return when an allocation should be free, later than now; None if nothing says so."""
@@ -183,9 +215,11 @@ class Timeline:
     ) -> tuple[int, NodeName, Request] | None:
         """Return the first time and node at which the request, or an alternative, should fit."""
         ledger, best = snapshot.ledger, None
+        self._ends.sync(ledger)
         for choice in asked.choices():
             for use in self._candidates(choice, rank, ledger):
-                start = self._start_on(choice, use, ledger, now)
+                before = None if best is None else best[0]
+                start = self._start_on(choice, use, ledger, now, before)
                 if start is not None and (best is None or start < best[0]):
                     best = start, use.node.name, choice
         return best
@@ -200,36 +234,31 @@ class Timeline:
             if other is None or other.rank > rank:
                 yield use
 
-    def _start_on(self, asked: Request, use: NodeUsage, ledger: Ledger, now: int) -> int | None:
-        """Return when the request should fit on a node."""
-        if any(amount > use.total.get(name, 0) for name, amount in asked.amounts.pairs):
-            return None
-        ends = {id: self.expected_end(ledger.live[id], ledger, now) for id in use.allocations}
-        times = sorted({end for end in ends.values() if end is not None})
-        first, last = 0, len(times)
-        while first < last:  # what fits at one time fits at each later one
-            middle = (first + last) // 2
-            if self._room_at(asked, use, times[middle], ledger, ends):
-                last = middle
+    def _start_on(
+        self, asked: Request, use: NodeUsage, ledger: Ledger, now: int, before: int | None = None
+    ) -> int | None:
+        """Return when the request should fit on a node; None if never, or not `before` a time."""
+        ends = self._ends.on(use, ledger, now)
+        first = _enough_at(asked, use, ends, ledger, before)
+        if first is None or asked.gpu is None:
+            return None if first is None else ends[first][0]
+        times = sorted({end for end, _ in ends[first:]})
+        low, high = 0, len(times)
+        while low < high:  # what fits at one time fits at each later one
+            middle = (low + high) // 2
+            if self._usage_at(use, times[middle], ledger, now).room(asked, {}) is not None:
+                high = middle
             else:
-                first = middle + 1
-        if first == len(times):
-            return None
-        return times[first]
-
-    def _room_at(
-        self,
-        asked: Request,
-        use: NodeUsage,
-        at: int,
-        ledger: Ledger,
-        ends: dict[AllocationId, int | None],
-    ) -> bool:
-        return _without_ended(use, at, ledger, ends).room(asked, {}) is not None
+                low = middle + 1
+        return times[low] if low < len(times) else None
 
     def _usage_at(self, use: NodeUsage, at: int, ledger: Ledger, now: int) -> NodeUsage:
-        ends = {id: self.expected_end(ledger.live[id], ledger, now) for id in use.allocations}
-        return _without_ended(use, at, ledger, ends)
+        gone = {id for end, id in self._ends.on(use, ledger, now) if end <= at}
+        then = use.empty()
+        for id in use.allocations:
+            if id not in gone:
+                then.add(ledger.live[id])
+        return then
 
 
 def place_around(
@@ -264,15 +293,27 @@ def why_kept(claim: RoomClaim, now: int) -> str:
     return f"room on {claim.node} is kept for job {claim.job}, which should start in {wait}"
 
 
-def _without_ended(
-    use: NodeUsage, at: int, ledger: Ledger, ends: dict[AllocationId, int | None]
-) -> NodeUsage:
-    """Return the node as it should be at a time."""
-    then = use.empty()
-    for id, end in ends.items():
-        if end is None or end > at:
-            then.add(ledger.live[id])
-    return then
+def _enough_at(
+    asked: Request,
+    use: NodeUsage,
+    ends: Sequence[tuple[int, AllocationId]],
+    ledger: Ledger,
+    before: int | None,
+) -> int | None:
+    """Return the index of the end after which the plain amounts are free; None if never."""
+    lacking = {
+        name: amount - use.total.get(name, 0) + use.held.get(name, 0)
+        for name, amount in asked.amounts.pairs
+    }
+    for index, (end, id) in enumerate(ends):
+        if before is not None and end >= before:
+            return None
+        for name, amount in ledger.live[id].amounts.pairs:
+            if name in lacking:
+                lacking[name] -= amount
+        if all(amount <= 0 for amount in lacking.values()):
+            return index
+    return None
 
 
 def pretend(placed: Placement) -> Allocation:
