@@ -5,7 +5,9 @@ from gridhand.core.jobs.job import After, JobSpec, Reason
 from gridhand.core.jobs.retry_policy import RetryPolicy
 from gridhand.core.jobs.spec import Priority
 from gridhand.core.model.requests import Request
+from gridhand.core.observations import UseQueues
 from gridhand.core.operations import Register, SetHeld, Submit
+from gridhand.core.queue.named_queues import NamedQueues, Quota
 
 S = 1000
 
@@ -100,3 +102,12 @@ def test_the_time_before_a_restart_is_told_apart_and_the_receipt_survives_one(de
     desk.restart()
     assert waited(desk, second) == receipt
     assert sum(waited(desk, third).values()) == 8 * S
+
+
+def test_a_quota_is_a_cause(desk):
+    desk.nodes(a=8)
+    desk.ask(UseQueues(NamedQueues({}, {"ann": Quota(max_running_jobs=1)})))
+    first, second = desk.submit(), desk.submit()
+    desk.clock.ms += 9 * S
+    desk.end(first)
+    assert waited(desk, second) == {"quota": 9 * S}

@@ -58,17 +58,58 @@ def _order_within(
         order = ready.owner_order(work.owner, entry.job.submitted, now)
         return order, entry.job.number, entry.serial
 
-    lines = [heapq.merge(*(queue.in_order() for queue in queues)) for queues in owners.values()]
-    turns = [(*turn(first), first, line) for line in lines if (first := next(line, None))]
+    lines = map(_OwnerOrder, owners.values())
+    turns = [(*turn(first), line) for line in lines if (first := line.first) is not None]
     heapq.heapify(turns)
     while turns:
-        entry, line = turns[0][3:]
-        yield entry
-        following = next(line, None)
+        line = turns[0][3]
+        assert line.first is not None
+        yield line.first
+        following = line.advance()
         if following is None:
             heapq.heappop(turns)
         else:
-            heapq.heapreplace(turns, (*turn(following), following, line))
+            heapq.heapreplace(turns, (*turn(following), line))
+
+
+class _OwnerOrder:
+    """The jobs of one owner and rank in order. Few objects are made for those never asked for."""
+
+    def __init__(self, queues: list[JobHeap]) -> None:
+        self._queues = queues
+        self._rest: Iterator[QueueEntry] | None = None
+        firsts = [first for queue in queues if (first := queue.first()) is not None]
+        self.first: QueueEntry | None = min(firsts, default=None)
+
+    def advance(self) -> QueueEntry | None:
+        """Go on to the next job, and return it."""
+        if self._rest is None:
+            self._rest = _merged(self._queues)
+            next(self._rest)
+        self.first = next(self._rest, None)
+        return self.first
+
+
+def _merged(queues: list[JobHeap]) -> Iterator[QueueEntry]:
+    """Yield the entries of all queues in order; a queue is read once it has the first."""
+    found: list[tuple[QueueEntry, int]] = []
+    for index, queue in enumerate(queues):
+        if (first := queue.first()) is not None:
+            found.append((first, index))
+    heapq.heapify(found)
+    readers: dict[int, Iterator[QueueEntry]] = {}
+    while found:
+        entry, index = found[0]
+        yield entry
+        reader = readers.get(index)
+        if reader is None:
+            reader = readers[index] = queues[index].in_order()
+            next(reader)
+        following = next(reader, None)
+        if following is None:
+            heapq.heappop(found)
+        else:
+            heapq.heapreplace(found, (following, index))
 
 
 def queue_lines(ready: ReadyJobs, now: int) -> Iterator[QueueLine]:
