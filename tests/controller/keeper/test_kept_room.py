@@ -261,6 +261,18 @@ def test_jobs_that_share_an_allocation_are_stopped_together(desk):
     assert desk.running() == [urgent]
 
 
+def test_a_preemption_that_could_not_be_written_is_tried_again(desk):
+    desk.nodes(a=1)
+    low = desk.submit(priority=LOW)
+    desk.submit(priority=URGENT)
+    desk.clock.ms += 10_000
+    desk.store.faults.append(StoreUnavailable("gone"))
+    with pytest.raises(StoreUnavailable):
+        desk.submit(priority=LOW)  # in whose batch the preemption would be
+    desk.submit(priority=LOW)
+    assert stopping(desk) == [low]
+
+
 def test_the_times_are_set_by_the_configuration(desk):
     times = SchedulingTimes(minimum_run_ms=0, most_preemptions=1, patience_ms=0)
     desk.ask(UseQueues(NamedQueues(times=times)))

@@ -106,6 +106,7 @@ class Dispatch:
         job would have been cancelled in the same transaction.
         """
         self.queue = self._new_queue()
+        self.timeline.clear()
         self.queue.advance(now)
         self._more = True
         ordered = sorted(open_jobs, key=lambda job: (job.state is JobState.QUEUED, job.number))
@@ -177,6 +178,7 @@ class Dispatch:
         """Undo the batch in the queue and in the ledger: it could not be written."""
         self._shared.clear()
         self._seen = 0
+        self.timeline.clear()
         undone = [change for change in context.ledger.changes if type(change.after) is Job]
         context.ledger.rollback()
         if any(change.after.after for change in undone):

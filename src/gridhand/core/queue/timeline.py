@@ -88,6 +88,11 @@ class Timeline:
             del self._on[claim.node]
         return claim is not None
 
+    def clear(self) -> None:
+        """Drop all claims: what they were made by was undone, and passes make them again."""
+        for job in list(self._claims):
+            self.drop(job)
+
     def keep(self, wanted: Callable[[JobId], bool]) -> bool:
         """Drop the claims of jobs that no longer want one; return whether there were any."""
         ended = [job for job in self._claims if not wanted(job)]
