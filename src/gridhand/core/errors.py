@@ -38,6 +38,8 @@
     ├── NotYours                  it belongs to another owner
     ├── NodeElsewhere             a node of another machine, with something held on it
     ├── NodeSuperseded            a newer agent serves the node
+    ├── NodeTaken                 a worker cannot serve a node of this name
+    ├── WorkerUnknown             the worker of a node has to join again
     ├── NodeInUse                 a node cannot be removed while something is held on it
     ├── MoveRefused               an allocation cannot make that move from its state
     │   ├── ReservationExpired

@@ -526,6 +526,7 @@ def test_an_explanation_is_plain_data_that_can_be_kept():
         assert found.to_dict().keys() == {
             "asked", "about", "alternative", "quality", "fits", "node", "gpus", "nodes", "fitting",
             "groups", "nearest", "changes", "ever", "never_because", "holders", "more_holders",
+            "starts_in_s", "starts_on",
         }  # fmt: skip
         assert "\n" not in repr(found)
     html = told(seen, gpu=0.4, gpu_model="<b>")._repr_html_()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from gridhand.core.explain.suggestions import Suggestion
@@ -132,6 +134,11 @@ class Explanation:
     more_holders: int = 0
     starts_in_ms: int | None = None
     starts_on: str | None = None
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        """Restore an explanation, also one of an earlier version, which had fewer fields."""
+        for field, value in zip_longest(fields(self), state):
+            object.__setattr__(self, field.name, value)
 
     @property
     def fits(self) -> bool:

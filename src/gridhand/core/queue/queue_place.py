@@ -73,7 +73,7 @@ class QueuePlace(NamedTuple):
 def start_text(start: ExpectedStart | None, now: int) -> str:
     """Return when a job should start, for people.
 
-    >>> start_text(ExpectedStart(2_400_000, NodeName("n1")), 0)
+    >>> start_text(ExpectedStart(2_400_000, "n1"), 0)
     'in 40m on n1'
     """
     if start is None:
