@@ -1,17 +1,22 @@
 """Room that is kept free for jobs that wait, and jobs that are stopped for urgent ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from gridhand import NoRoom, StoreUnavailable
 from gridhand.controller.keeper.tickets import NOWHERE, Ticket
 from gridhand.core.jobs.job import JobState, Reason
+from gridhand.core.jobs.retry_policy import RetryPolicy
 from gridhand.core.jobs.spec import Priority
 from gridhand.core.ledger.allocations import Lifetime, Terms
 from gridhand.core.model.requests import Request
 from gridhand.core.observations import UseQueues
-from gridhand.core.operations import Allocate, Cancel, MoveAllocation
+from gridhand.core.operations import Allocate, Cancel, MoveAllocation, Submit
 from gridhand.core.queue.named_queues import NamedQueues
 from gridhand.core.queue.scheduling_times import SchedulingTimes
+from gridhand.library.pool.local_workers import program
+from job_desk import work_of
 
 LOW, MEDIUM, HIGH, URGENT = Priority.LOW, Priority.MEDIUM, Priority.HIGH, Priority.URGENT
 MINUTE = 60_000
@@ -211,6 +216,42 @@ def test_who_has_just_started_is_spared_for_a_while(desk):
     desk.clock.ms += 10_000
     desk.submit(priority=LOW)  # anything happens
     assert stopping(desk) == [low]
+
+
+def test_an_urgent_job_waits_no_longer_than_they_are_spared(desk):
+    desk.nodes(a=1)
+    low = desk.submit(priority=LOW)
+    desk.clock.ms += 8_000
+    desk.submit(priority=URGENT)
+    assert stopping(desk) == []
+    desk.clock.ms += 2_000
+    desk.submit(priority=LOW)
+    assert stopping(desk) == [low]
+
+
+SPARED = {
+    "a worker of functions": {"command": tuple(program("folder", "1"))},
+    "one that has read from a pipe": {"retry": RetryPolicy.of(0, [])},
+}
+
+
+def test_a_detached_call_is_not_spared(desk):
+    desk.nodes(a=1)
+    work = replace(work_of(priority=LOW), command=tuple(program("--once", "file")))
+    [id] = desk.ask(Submit("ann", None, work)).ids
+    desk.clock.ms += 10_000
+    desk.submit(priority=URGENT)
+    assert stopping(desk) == [id]
+
+
+@pytest.mark.parametrize("spared", SPARED.values(), ids=SPARED)
+def test_what_cannot_be_run_again_is_spared(desk, spared):
+    desk.nodes(a=1)
+    work = replace(work_of(priority=LOW), **spared)
+    desk.ask(Submit("ann", None, work))
+    desk.clock.ms += 10_000
+    desk.submit(priority=URGENT)
+    assert stopping(desk) == []
 
 
 def test_the_room_is_kept_for_the_one_it_was_made_for(desk):

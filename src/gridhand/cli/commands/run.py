@@ -313,6 +313,8 @@ def run_job(client: Client, order: dict[str, Any], given: dict[str, Any]) -> int
     with closing(Stdin(0 if own_input else -1)) as stdin:
         if stdin.path is not None:
             order["stdin"] = stdin.path
+        if stdin.is_pipe and "retries" not in order:
+            order["retry_on"] = []  # another attempt would get only what this one has not read
         [job] = submit(client, order, given)
         with _attached(client, job, order, given) as attached:
             job = attached.follow(job, stdin=stdin, output=not given["as_json"])

@@ -26,6 +26,11 @@ class Stdin:
         self._reader = self._writer = -1
         self.path = self._find()
 
+    @property
+    def is_pipe(self) -> bool:
+        """Whether it can be read only once. What is typed at a terminal is no such thing."""
+        return self._writer >= 0 and not os.isatty(self._fd)
+
     def pump(self) -> None:
         """Start to copy the input, in a thread that ends with the process."""
         if self._writer < 0:

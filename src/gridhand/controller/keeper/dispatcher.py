@@ -345,7 +345,8 @@ class Dispatch:
         if job.work.priority is Priority.URGENT and not (known is not None and known.preempts):
             if self._preempt(context, job, asked, rank):
                 return
-            self.queue.look_again_at(job.id, context.now + self.preemption.minimum_run_ms)
+            chance = self.preemption.next_chance(rank, context.ledger, context.now)
+            self.queue.look_again_at(job.id, chance)
         self.timeline.plan(job, rank, asked, context.snapshot, context.now)
 
     def _preempt(self, context: Context, job: Job, asked: Request, rank: int) -> bool:

@@ -27,6 +27,8 @@ from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.queue.ready import RANKS
 from gridhand.core.queue.scheduling_times import MINIMUM_RUN_MS, MOST_TIMES
 
+_WORKER = "/gridhand/worker/__main__.py"  # the program of a slot
+_DETACHED = "--once"  # its option for a single call that nobody is connected to
 _FEW = 24  # candidates of which all pairs are tried
 
 
@@ -109,15 +111,36 @@ class Preemption:
                 placed = min(job.attempt.placed for job in jobs if job.attempt is not None)
                 yield Victim(min(ranks), placed, id, tuple(jobs))
 
+    def next_chance(self, rank: int, ledger: Ledger, now: int) -> int:
+        """Return when the next job of a lower priority will have run for long enough."""
+        jobs = (job for id in ledger.jobs.allocations() for job in ledger.jobs.holding(id))
+        dues = [
+            job.attempt.placed + self.minimum_run_ms
+            for job in jobs
+            if job.attempt is not None and RANKS[job.work.priority] > rank
+        ]
+        return min((due for due in dues if due > now), default=now + MINIMUM_RUN_MS)
+
     def may_stop(self, job: Job, rank: int, now: int) -> bool:
         """Return whether a running job may be stopped for one of this rank."""
         attempt = job.attempt
         if attempt is None or attempt.stopping is not None or job.work.within is not None:
             return False
-        if RANKS[job.work.priority] <= rank:
+        if RANKS[job.work.priority] <= rank or not _comes_back(job):
             return False
         times = sum(past.reason is Reason.PREEMPTED for past in job.attempts)
         return now - attempt.placed >= self.minimum_run_ms and times < self.most_times
+
+
+def _comes_back(job: Job) -> bool:
+    """Return whether a job can be run again as if nothing had happened.
+
+    A worker of functions cannot: its calls would be lost. Neither can a job whose retry policy
+    does not cover preemption, such as one that has read from a pipe.
+    """
+    command = job.work.command
+    is_slot = any(word.endswith(_WORKER) for word in command) and _DETACHED not in command
+    return Reason.PREEMPTED in job.work.retry.on and not is_slot
 
 
 def _needed(
