@@ -40,6 +40,7 @@ _GROUPS = {
         "logs": ("commands.logs:logs", "Print the output of a job."),
         "show": ("commands.show:show", "Show the details of a job or a function call."),
         "why": ("commands.why:why", "Explain why work waits, or where it would fit."),
+        "predict": ("commands.predict:predict", "Predict what the next run of a task will need."),
         "fetch": ("commands.fetch:fetch", "Copy files of a job from another machine."),
         "cancel": ("commands.jobs:cancel", "Cancel queued or running jobs."),
         "hold": ("commands.hold:hold", "Keep queued jobs from starting until `grid unhold`."),
