@@ -31,6 +31,7 @@ from gridhand.api.routes.api_browser import api_browser_routes
 from gridhand.api.routes.calls import call_routes
 from gridhand.api.routes.event_stream import event_routes
 from gridhand.api.routes.files import file_routes
+from gridhand.api.routes.history import history_routes
 from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.logins import login_routes
@@ -76,6 +77,7 @@ def make_app(controller: Controller) -> FastAPI:
         _controller_routes,
         job_routes,
         queue_routes,
+        history_routes,
         prediction_routes,
         file_routes,
         call_routes,

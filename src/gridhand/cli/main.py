@@ -37,6 +37,7 @@ _GROUPS = {
             "commands.queue:queue",
             "Show what waits, in the order in which it would be tried now.",
         ),
+        "history": ("commands.history:history", "Add up ended jobs: outcomes, waits, run times."),
         "logs": ("commands.logs:logs", "Print the output of a job."),
         "show": ("commands.show:show", "Show the details of a job or a function call."),
         "why": ("commands.why:why", "Explain why work waits, or where it would fit."),

@@ -110,6 +110,10 @@ class Client(RetryingTransport):
     def why(self, id: str) -> Facts:
         return self._facts(routes.why(id))
 
+    def history(self, **filters: Any) -> Facts:
+        """Return ended jobs, added up. The filters are the parameters of `GET /history`."""
+        return self._facts(routes.history(filters))
+
     def queue(self, limit: int | None = None, owner: str | None = None) -> Facts:
         """Return the first entries of the queue, and how many jobs wait."""
         return self._facts(routes.queue(limit, owner))

@@ -61,6 +61,7 @@ class JobMethods(GridBase):
         within: Any = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        anywhere: bool = False,
         stdin: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,
@@ -99,6 +100,8 @@ class JobMethods(GridBase):
         within: an allocation, or its id. The job runs in it at once and must not ask for resources.
         env: environment variables to add. Over a network these are the only ones.
         cwd: the folder to run in.
+        anywhere: let the job run on nodes of other machines, too, in a new folder there. Without
+            it, `node` or `labels`, the job stays on this machine, which has the folder.
         stdin, stdout, stderr: files to read from and to write to.
         detach: let the job outlive this grid and this process.
         op_id: makes a repeat safe, as for `allocate`.
@@ -130,6 +133,7 @@ class JobMethods(GridBase):
         after: Any = (),
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        anywhere: bool = False,
         stdin: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,

@@ -150,6 +150,8 @@ def submission(
     }
     if local:
         body["folder"] = _folder(given["cwd"])
+        if read_flag(given.get("anywhere", False), "anywhere"):
+            body["anywhere"] = True
     else:
         _refuse_paths(given)
     if given.get("within") is not None:

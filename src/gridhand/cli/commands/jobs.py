@@ -111,7 +111,7 @@ def current_lines(client: Client, limit: int) -> list[Job]:
     if len(waiting) == limit:  # running jobs are older than queued ones, and must be shown
         running = client.job_lines(states=["running"], limit=limit)
         waiting = running + [line for line in waiting if line["state"] != "running"]
-    ended = client.job_lines(states=STATES[2:], owner=own_name(), limit=limit, since=since)
+    ended = client.job_lines(states=STATES[2:], owner=own_name(client), limit=limit, since=since)
     return sorted([*waiting, *ended][:limit], key=_number, reverse=True)
 
 
@@ -119,18 +119,20 @@ def _recently_ended(client: Client, limit: int) -> list[Job]:
     """Return own jobs that ended in the last hour; a small page is asked for first."""
     since = time.time() - _RECENT_S
     for count in sorted({min(_FEW, limit), limit}):
-        ended = client.jobs(states=STATES[2:], owner=own_name(), limit=count)
+        ended = client.jobs(states=STATES[2:], owner=own_name(client), limit=count)
         lately = [job for job in ended if (render.moment(job["ended_at"]) or 0) >= since]
         if len(lately) < count:
             break
     return sorted(lately, key=_number, reverse=True)
 
 
-def own_name() -> str:
-    """Return the name that the controller knows this user by."""
+def own_name(client: Client) -> str:
+    """Return the name that the controller knows this user by; over a network, the token has it."""
     import os
     import pwd
 
+    if client.remote and (facts := client.probe()) is not None:
+        return str(facts["owner"])
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

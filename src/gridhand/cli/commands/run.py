@@ -61,6 +61,7 @@ def read_variables(ctx: click.Context, param: click.Parameter, values: tuple[str
 @option_group(
     PLACEMENT,
     option("--within", metavar="ID", help="Run inside a reservation made with `grid reserve`."),
+    option("--anywhere", is_flag=True, help="Run on other machines, too, in a new folder there."),
 )
 @option_group(
     "Queueing",
@@ -200,6 +201,8 @@ def submission(**given: Any) -> dict[str, Any]:
         "request": request,
         "detached": given["detach"],
     }
+    if given["anywhere"]:
+        order["anywhere"] = True
     if given["within"] is not None and not request:
         del order["request"]
     for name in _PLAIN:

@@ -103,26 +103,34 @@ class JobSpec:
         if self.warn_signal is None and self.warn_ms is None:
             return
         if self.warn_signal is None or self.warn_ms is None:
-            raise InvalidInput("warn_signal", self.warn_signal, "warn_signal and warn_ms together")
+            raise InvalidInput("warn_signal", self.warn_signal, "warn_signal and warn_s together")
         _check_number("warn_signal", self.warn_signal, 1, 64)
         if self.time_limit_ms is None or self.warn_ms >= self.time_limit_ms:
-            raise InvalidInput("warn_ms", self.warn_ms, "less than the time limit, which it needs")
+            allowed = "less than the time limit, which it needs"
+            raise InvalidInput("warn_s", _seconds(self.warn_ms), allowed)
 
     def _check_times(self) -> None:
         if self.fallback_after_ms is not None and not self.request.alternatives:
             allowed = "a request with alternatives, or a fallback"
-            raise InvalidInput("fallback_after_ms", self.fallback_after_ms, allowed)
+            raise InvalidInput("fallback_after", _seconds(self.fallback_after_ms), allowed)
         if self.begin_ms is not None and self.within is not None:
-            raise InvalidInput("begin_ms", self.begin_ms, "nothing beside within: it runs at once")
+            allowed = "nothing beside within: it runs at once"
+            raise InvalidInput("begin", _seconds(self.begin_ms), allowed)
         earliest = (self.begin_ms or 0) + self.longest_ms
         if self.deadline_ms is not None and self.deadline_ms < earliest:
-            allowed = f"{earliest} or more, as it begins no earlier and may run so long"
-            raise InvalidInput("deadline_ms", self.deadline_ms, allowed)
+            least = f"{_seconds(earliest)} from its submission, or later"
+            allowed = f"{least}: it begins no earlier and may run so long"
+            raise InvalidInput("deadline", _seconds(self.deadline_ms), allowed)
 
 
 _TIMES = (
     "time_limit_ms", "expect_ms", "begin_ms", "deadline_ms", "fallback_after_ms", "warn_ms",
 )  # fmt: skip
+
+
+def _seconds(ms: int) -> str:
+    """Return a time as users wrote it."""
+    return f"{ms / 1000:g} s"
 
 
 def _check_number(field: str, value: object, least: int, most: int) -> None:
