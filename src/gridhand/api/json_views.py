@@ -138,6 +138,7 @@ def job_json(
         "request": request_json(job.request),
         "array": job.array,
         "array_index": job.array_index,
+        "nodes": work.nodes,
         "after": [{"id": after.id, "condition": str(after.condition)} for after in job.after],
         "within": work.within,
         "detached": work.detached,
