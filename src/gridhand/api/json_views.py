@@ -199,6 +199,7 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "exit_code": attempt.status,
         "signal": attempt.signal,
         "message": attempt.message,
+        "master": attempt.master or None,
         "waited": waited_json(attempt.waited),
         "peak_memory_bytes": attempt.peak_bytes,
     }

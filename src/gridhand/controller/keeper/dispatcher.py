@@ -230,6 +230,7 @@ class Dispatch:
                 self._freed_on.add(after.node)
                 self._more = True
             elif kind.startswith("node."):
+                self.timeline.drop_closed(context.ledger)
                 self.queue.freed()
                 self._more = True
 

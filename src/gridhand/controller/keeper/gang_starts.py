@@ -56,7 +56,8 @@ def _place_members(dispatch: Dispatch, context: Context, members: Sequence[Job])
     said_ms = declared_ms(first)
     ends = None if said_ms is None else now + said_ms
     rank = dispatch.queue.ready.rank(first.work.priority)
-    return place_gang(asks, Caller(first.id, rank, ends, first.array), context)
+    old = first.number if first.attempts else None
+    return place_gang(asks, Caller(first.id, rank, ends, first.array, old), context)
 
 
 def place_gang(

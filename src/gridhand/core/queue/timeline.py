@@ -55,6 +55,7 @@ class RoomClaim(NamedTuple):
     since: int  # when the job began to wait
     preempts: bool = False  # others were stopped to make this room
     gang: str | None = None  # its members have a claim each, all or none
+    number: int = 0  # of the job, in the order of submission
 
 
 class Caller(NamedTuple):
@@ -64,6 +65,7 @@ class Caller(NamedTuple):
     rank: int
     ends: int | None
     gang: str | None = None
+    comes_back: int | None = None  # the number of a job that has run before, with its old place
 
 
 class Timeline:
@@ -111,6 +113,13 @@ class Timeline:
             self.drop(job)
         return bool(ended)
 
+    def drop_closed(self, ledger: Ledger) -> None:
+        """Drop the claims of gangs that lack one of their nodes: the others are kept in vain."""
+        for claim in [claim for claim in self._claims.values() if claim.gang is not None]:
+            use = ledger.nodes.get(claim.node)
+            if use is None or not use.open:
+                self.drop(claim.job)
+
     def put(self, *claims: RoomClaim) -> None:
         """Add or replace a claim, or those of a gang, also those of others on the same nodes."""
         for claim in claims:
@@ -143,7 +152,12 @@ class Timeline:
         start, nodes, choice = found
         since = max(job.submitted, job.begins or 0)
         both = zip(members, nodes, strict=True)
-        self.put(*(RoomClaim(id, rank, n, choice, start, since, gang=gang) for id, n in both))
+        self.put(
+            *(
+                RoomClaim(id, rank, node, choice, start, since, gang=gang, number=job.number)
+                for id, node in both
+            )
+        )
 
     def _tried_in_vain(self, job: JobId, now: int) -> bool:
         """Return whether nothing was found for the job lately: a search looks at all nodes."""
@@ -170,7 +184,7 @@ class Timeline:
         if job is None or job == caller.job:
             return None
         claim = self._claims[job]
-        if caller.rank < claim.rank or (claim.gang is not None and claim.gang == caller.gang):
+        if caller.rank < claim.rank or _comes_before(caller, claim):
             return None
         if not claim.preempts:
             if caller.rank == claim.rank and now - claim.since < self.patience_ms:
@@ -315,6 +329,17 @@ def place_around(
             break
         placed = place(asked.avoiding(tried), snapshot, strategy)
     return first or placed
+
+
+def _comes_before(caller: Caller, claim: RoomClaim) -> bool:
+    """Return whether a claim is that of the caller's own gang, or of a job behind it in its line.
+
+    A gang that comes back has its old place, and claims made while it ran do not keep it off.
+    """
+    if claim.gang is not None and claim.gang == caller.gang:
+        return True
+    old = caller.comes_back
+    return old is not None and caller.rank == claim.rank and old < claim.number
 
 
 def why_kept(claim: RoomClaim, now: int) -> str:
