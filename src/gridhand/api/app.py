@@ -35,6 +35,7 @@ from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.logins import login_routes
 from gridhand.api.routes.monitor import monitor_routes
+from gridhand.api.routes.predictions import prediction_routes
 from gridhand.api.routes.queue import queue_routes
 from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
@@ -75,6 +76,7 @@ def make_app(controller: Controller) -> FastAPI:
         _controller_routes,
         job_routes,
         queue_routes,
+        prediction_routes,
         file_routes,
         call_routes,
         ledger_routes,

@@ -114,6 +114,10 @@ class Client(RetryingTransport):
         """Return the first entries of the queue, and how many jobs wait."""
         return self._facts(routes.queue(limit, owner))
 
+    def predict(self, task_type: str) -> Facts:
+        """Return what the next run of a kind of task will need, from the caller's own runs."""
+        return self._facts(routes.predict(task_type))
+
     def logs(
         self,
         id: str,

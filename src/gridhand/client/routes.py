@@ -101,6 +101,10 @@ def why(id: str) -> HttpCall:
     return _get(f"/jobs/{quoted(id)}/why")
 
 
+def predict(task_type: str) -> HttpCall:
+    return _get(f"/predict/{quoted(task_type)}")
+
+
 def queue(limit: int | None = None, owner: str | None = None) -> HttpCall:
     return _get("/queue", [("limit", limit), ("owner", owner)])
 
