@@ -320,11 +320,12 @@ def cancel_message(answer: dict[str, Any]) -> str:
     if jobs[0]["array"] is None or len(jobs) == 1:
         return _job_message(jobs[0], was_open)
     array, count, stopping = jobs[0]["array"], answer["count"], answer["stopping"]
+    kind = "gang" if jobs[0].get("nodes") else "array"
     if not was_open:
-        return f"array {array} had already ended"
+        return f"{kind} {array} had already ended"
     parts = [f"cancelled {count - stopping} tasks"] if count > stopping else []
     parts += [f"stopping {stopping} that run"] if stopping else []
-    return f"array {array}: {', '.join(parts)}"
+    return f"{kind} {array}: {', '.join(parts)}"
 
 
 def _job_message(job: Job, was_open: bool) -> str:
