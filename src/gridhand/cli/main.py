@@ -43,6 +43,7 @@ _GROUPS = {
         "why": ("commands.why:why", "Explain why work waits, or where it would fit."),
         "predict": ("commands.predict:predict", "Predict what the next run of a task will need."),
         "fetch": ("commands.fetch:fetch", "Copy files of a job from another machine."),
+        "wait": ("commands.wait:wait", "Wait until jobs have ended."),
         "cancel": ("commands.jobs:cancel", "Cancel queued or running jobs."),
         "hold": ("commands.hold:hold", "Keep queued jobs from starting until `grid unhold`."),
         "unhold": ("commands.hold:unhold", "Let held jobs start."),

@@ -151,6 +151,47 @@ class JobMethods(GridBase):
         operation = _submission(self, command, resources, named, op_id, given)
         return self._run_then(operation, self._jobs)
 
+    def run_gang(
+        self,
+        /,
+        command: Sequence[str] | str,
+        nodes: int,
+        resources: Asked = None,
+        *,
+        name: str | None = None,
+        priority: str | None = None,
+        task_type: str | None = None,
+        timeout: Duration | None = None,
+        time_limit: Duration | None = None,
+        expect: Duration | None = None,
+        begin: Moment | None = None,
+        deadline: Moment | None = None,
+        fallback_after: Duration | None = None,
+        queue: str | None = None,
+        signal: str | None = None,
+        retries: int = 0,
+        retry_on: Iterable[str | int] | None = None,
+        after: Any = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: str | None = None,
+        stdout: str | None = None,
+        stderr: str | None = None,
+        detach: bool = False,
+        op_id: str | None = None,
+        **named: Any,
+    ) -> list[Job]:
+        """Queue a command as a gang, and return the jobs of its members by rank.
+
+        One process runs on each of `nodes` nodes, with the resources on each of them. All start
+        together, or none; if one fails, the others are stopped. Each finds its place in `RANK`,
+        `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. The other options are those of `run`; retries
+        are those of the whole gang.
+        """
+        given = {key: value for key, value in locals().items() if key not in _OTHERS}
+        operation = _submission(self, command, resources, named, op_id, given)
+        return self._run_then(operation, self._jobs)
+
     def jobs(
         self, *, state: str | Iterable[str] = (), owner: str | None = None, limit: int = 100
     ) -> list[Job]:

@@ -11,6 +11,7 @@ from gridhand.api.schemas.ledger import RequestRow, Strict, Written
 from gridhand.core.errors import InvalidInput
 from gridhand.core.jobs.job import After, Condition, JobSpec, Priority
 from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.jobs.spec import MOST_NODES
 from gridhand.core.model.job_arrays import read_array
 from gridhand.core.model.names import JobId
 from gridhand.core.model.requests import Request, Tie
@@ -66,10 +67,15 @@ class Submission(Strict):
     stdout: _Path | None = None
     stderr: _Path | None = None
     array: Annotated[str, Field(max_length=100_000)] | None = None
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] | None = None  # a gang: one process on each
     after: list[AfterJob] = Field(default_factory=list, max_length=10_000)
 
     def indices(self) -> tuple[tuple[int, ...], int | None]:
-        """Return the indices of an array's tasks, and how many may run at once."""
+        """Return the indices of an array's tasks or a gang's ranks, and how many run at once."""
+        if self.nodes is not None:
+            if self.array is not None:
+                raise InvalidInput("nodes", self.nodes, "nothing beside array")
+            return tuple(range(self.nodes)), None
         if self.array is None:
             return (), None
         array = read_array(self.array)
@@ -135,6 +141,7 @@ class Submission(Strict):
             fallback_after_ms=_ms(self.fallback_after_s),
             warn_signal=self.warn_signal,
             warn_ms=_ms(self.warn_s),
+            nodes=self.nodes,
         )
 
 

@@ -231,39 +231,86 @@ def remark(job: Job) -> str:
     return str(job["reason"])
 
 
-@command()
+@command(
+    epilog="""
+    grid cancel 17 18
+    grid cancel --name 'sweep-*' --state queued
+    """
+)
+@option("--all", "everything", is_flag=True, help="Cancel all your open jobs.")
+@option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="PATTERN",
+    help="Cancel your open jobs of this name; * stands for any text. Repeatable.",
+)
+@option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["queued", "running"]),
+    help="Cancel your jobs in this state. Repeatable.",
+)
+@option(
+    "--user",
+    shell_complete=complete_owners,
+    metavar="NAME",
+    help="Cancel jobs of this user; for administrators.",
+)
 @option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
 @option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.pass_context
-def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+def cancel(
+    ctx: click.Context,
+    ids: tuple[str, ...],
+    everything: bool,
+    names: tuple[str, ...],
+    states: tuple[str, ...],
+    user: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Cancel queued or running jobs.
 
     A running job gets SIGTERM, and SIGKILL when its grace time is over. The id of an array means
-    all its tasks, and @ means your last job. Jobs that have ended are left as they are.
+    all its tasks, and @ means your last job. Jobs that have ended are left as they are. Instead of
+    ids, --name, --state and --user describe open jobs; together they narrow the choice.
     """
+    from gridhand.cli.support.job_choice import JobChoice
     from gridhand.client import connect
+
+    choice = JobChoice(everything, names, states, user)
+    choice.check(ids)
+    with connect() as client:
+        chosen = list(ids) if ids else choice.ids(client)
+        cancelled, messages, failed = _cancel_each(client, chosen)
+    if as_json:
+        render.print_json(cancelled)
+    elif not quiet:
+        click.echo("\n".join(messages) if chosen else "no open job matches")
+    ctx.exit(failed)
+
+
+def _cancel_each(client: Client, ids: list[str]) -> tuple[list[Job], list[str], int]:
+    """Cancel jobs; return them, a sentence about each, and the exit code."""
     from gridhand.core.errors import GridError
 
     cancelled: list[Job] = []
     messages: list[str] = []
     failed = 0
-    with connect() as client:
-        for id in ids:
-            try:
-                answer = client.cancel_all(resolve_id(client, id))
-                cancelled += answer["jobs"]
-                messages.append(cancel_message(answer))
-            except GridError as error:
-                if len(ids) == 1:
-                    raise
-                failed = 125  # the others are still cancelled
-                click.echo(f"error: {error}", err=True)
-    if as_json:
-        render.print_json(cancelled)
-    elif not quiet:
-        click.echo("\n".join(messages))
-    ctx.exit(failed)
+    for id in ids:
+        try:
+            answer = client.cancel_all(resolve_id(client, id))
+            cancelled += answer["jobs"]
+            messages.append(cancel_message(answer))
+        except GridError as error:
+            if len(ids) == 1:
+                raise
+            failed = 125  # the others are still cancelled
+            click.echo(f"error: {error}", err=True)
+    return cancelled, messages, failed
 
 
 def cancel_message(answer: dict[str, Any]) -> str:
@@ -273,11 +320,12 @@ def cancel_message(answer: dict[str, Any]) -> str:
     if jobs[0]["array"] is None or len(jobs) == 1:
         return _job_message(jobs[0], was_open)
     array, count, stopping = jobs[0]["array"], answer["count"], answer["stopping"]
+    kind = "gang" if jobs[0].get("nodes") else "array"
     if not was_open:
-        return f"array {array} had already ended"
+        return f"{kind} {array} had already ended"
     parts = [f"cancelled {count - stopping} tasks"] if count > stopping else []
     parts += [f"stopping {stopping} that run"] if stopping else []
-    return f"array {array}: {', '.join(parts)}"
+    return f"{kind} {array}: {', '.join(parts)}"
 
 
 def _job_message(job: Job, was_open: bool) -> str:

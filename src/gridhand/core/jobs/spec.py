@@ -12,6 +12,7 @@ from gridhand.core.model.requests import Request
 
 MOST_WORDS = 100_000
 MOST_MS = 10 * 365 * 86_400_000
+MOST_NODES = 10_000  # of a gang
 
 
 class Priority(StrEnum):
@@ -63,6 +64,7 @@ class JobSpec:
     fallback_after_ms: int | None = None  # it must have waited so long for its alternatives
     warn_signal: int | None = None  # sent `warn_ms` before the time limit
     warn_ms: int | None = None
+    nodes: int | None = None  # it is a gang: one process on each of so many nodes
 
     def __post_init__(self) -> None:
         check_label(self.owner, "owner")
@@ -91,6 +93,8 @@ class JobSpec:
             _check_number("processes", self.processes, 1, 10**7)
         if self.at_once is not None:
             _check_number("at_once", self.at_once, 1, 10**9)
+        if self.nodes is not None:
+            self._check_gang()
         self._check_warning()
         self._check_times()
 
@@ -98,6 +102,17 @@ class JobSpec:
     def longest_ms(self) -> int:
         """How long it may run, as far as that is known; else 0."""
         return self.time_limit_ms or self.expect_ms or 0
+
+    def _check_gang(self) -> None:
+        _check_number("nodes", self.nodes, 1, MOST_NODES)
+        if self.within is not None:
+            raise InvalidInput("nodes", self.nodes, "nothing beside within: that is on one node")
+        if self.at_once is not None:
+            raise InvalidInput("nodes", self.nodes, "nothing beside a limit of an array")
+        if self.request.node is not None and self.nodes != 1:
+            raise InvalidInput("nodes", self.nodes, f"1 with node {self.request.node}")
+        if self.request.together_with is not None:
+            raise InvalidInput("nodes", self.nodes, "nothing beside together_with")
 
     def _check_warning(self) -> None:
         if self.warn_signal is None and self.warn_ms is None:

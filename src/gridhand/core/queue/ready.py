@@ -159,7 +159,8 @@ class ReadyJobs:
         if job.id in self.apart:
             return ClassKey(asked, job.id)
         # Such a request names allocations of its owner.
-        return ClassKey(asked, job.work.owner if asked.names_allocations else None)
+        whose = job.work.owner if asked.names_allocations else None
+        return ClassKey(asked, whose, job.work.nodes)
 
     # ---- refusals and limits
 
@@ -375,9 +376,12 @@ class ReadyJobs:
     def why_limited(self, entry: QueueEntry) -> str | None:
         """Return which quota has no room for the job."""
         job, request_class = entry.job, entry.request_class
-        charge = most_charged(job.request) if request_class is None else request_class.charge
+        if request_class is None:
+            charge: Mapping[str, int] = most_charged(job.request, job.work.nodes)
+        else:
+            charge = request_class.charge
         full = self._full_quota(job, charge)
-        return None if full is None else full.why_full(charge)
+        return None if full is None else full.why_full(charge, job.work.nodes)
 
     def _full_quota(self, job: Job, charge: Mapping[str, int]) -> RunningQuota | None:
         if not self.quotas or job.id in self.uncounted:
