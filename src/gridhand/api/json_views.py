@@ -200,6 +200,8 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "message": attempt.message,
         "waited": waited_json(attempt.waited),
         "peak_memory_bytes": attempt.peak_bytes,
+        "preempted_by": attempt.preempted_by,
+        "preempts": list(attempt.preempts),
     }
 
 

@@ -15,7 +15,7 @@ from gridhand.api.http import BYTES, api_router, listed
 from gridhand.api.job_finder import JobFinder
 from gridhand.api.job_place import check_place, make_place
 from gridhand.api.json_views import hide_private, job_json
-from gridhand.api.queue_views import place_json
+from gridhand.api.queue_views import place_json, stops_json
 from gridhand.api.routes.ledger import without_other_holders
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
@@ -190,7 +190,9 @@ def job_routes(controller: Controller) -> APIRouter:
         check_place(body, request)
         work, after = body.work(owner_of(request), ""), body.dependencies()
         count = max(1, len(body.indices()[0]))
-        return await planned(controller, work, after, count=count, left_open=body.left_open())
+        left_open = body.left_open()
+        plan = await planned(controller, work, after, count=count, left_open=left_open)
+        return {**plan, "stops": stops_json(plan["stops"], only_owner(request))}
 
     @router.get("/{id}/logs", response_class=Response, responses=BYTES)
     async def logs(

@@ -56,7 +56,7 @@ async def planned(
     answer |= {"node": None, "gpus": []}
     if start is not None:
         answer["starts_in_s"] = max(0, start.at - controller.now()) / 1000
-        answer["starts_on"] = start.node
+        answer |= {"starts_on": start.node, "stops": start.stops}
     return answer
 
 
@@ -68,6 +68,7 @@ def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
         "node": None if found is None else found.node,
         "gpus": [] if found is None else list(found.gpus),
         "why": why,
+        "stops": (),  # jobs that it would stop
         "holders": [] if found is None else [one.to_dict() for one in found.holders],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from gridhand.core.model.names import AllocationId, NodeName
+from gridhand.core.model.names import AllocationId, JobId, NodeName
 
 Waited = tuple[tuple[str, int], ...]  # causes of a wait, and for how many ms
 
@@ -70,6 +70,8 @@ class Attempt(NamedTuple):
     peak_bytes: int | None = None
     message: str = ""
     waited: Waited = ()
+    preempted_by: JobId | None = None
+    preempts: tuple[JobId, ...] = ()  # the jobs that were stopped to make its room
 
     @property
     def succeeded(self) -> bool:

@@ -215,6 +215,7 @@ def start(
     now: int,
     choice: int = 0,
     waited: Waited = (),
+    preempts: tuple[JobId, ...] = (),
 ) -> Job:
     """Start an attempt. Repeating it with the same allocation changes nothing.
 
@@ -228,7 +229,8 @@ def start(
         raise JobRefused(JobMove.START, job.id, f"it must wait until {job.not_before}")
     if any(attempt.allocation == allocation for attempt in job.attempts):
         raise JobRefused(JobMove.START, job.id, f"an ended attempt held {allocation}")
-    attempt = Attempt(len(job.attempts) + 1, node, allocation, choice, now, waited=waited)
+    number = len(job.attempts) + 1
+    attempt = Attempt(number, node, allocation, choice, now, waited=waited, preempts=preempts)
     job = job._replace(attempts=(*job.attempts, attempt), not_before=None)
     return _moved(job, JobMove.START, JobState.RUNNING)
 
@@ -241,8 +243,8 @@ def spawned(job: Job, attempt: int, *, now: int) -> Job:
     return _moved(_with(job, current._replace(started=now)), JobMove.SPAWN, job.state)
 
 
-def stop(job: Job, attempt: int, reason: Reason) -> Job:
-    """Tell the attempt to stop, because of a time-out, preemption or a lost device.
+def stop(job: Job, attempt: int, reason: Reason, by: JobId | None = None) -> Job:
+    """Tell the attempt to stop, because of a time-out, preemption `by` a job or a lost device.
 
     The job keeps its allocation until the attempt has ended. If the attempt is over, nothing
     changes; if it is already stopping, the first reason stays.
@@ -252,7 +254,8 @@ def stop(job: Job, attempt: int, reason: Reason) -> Job:
     current = job.attempt
     if current is None or current.number != attempt or current.stopping is not None:
         return job
-    return _moved(_with(job, current._replace(stopping=reason)), JobMove.STOP, job.state)
+    stopped = current._replace(stopping=reason, preempted_by=by)
+    return _moved(_with(job, stopped), JobMove.STOP, job.state)
 
 
 def cancel(job: Job, *, now: int, reason: Reason = Reason.CANCELLED) -> Job:

@@ -50,7 +50,11 @@ class RoomClaim(NamedTuple):
     asked: Request
     start: int
     since: int  # when the job began to wait
-    preempts: bool = False  # others were stopped to make this room
+    stops: tuple[JobId, ...] = ()  # the jobs that were stopped to make this room
+
+    @property
+    def preempts(self) -> bool:
+        return bool(self.stops)
 
 
 class Caller(NamedTuple):
