@@ -45,6 +45,11 @@ def test_an_urgent_job_preempts_a_low_one_which_saves_and_finishes_later(machine
     first, second = jobs[low]["attempts"]
     assert first["reason"] == "preempted"
     assert second["reason"] == "exit"
+    assert (first["preempted_by"], second["preempted_by"]) == (urgent, None)
+    assert jobs[urgent]["attempts"][0]["preempts"] == [low]
+    assert second["waited"]["seconds"] > 0
+    assert f"preempted by job {urgent}" in machine.grid("show", low, check=0).stdout
+    assert f"job {low}, to make room" in machine.grid("show", urgent, check=0).stdout
     assert starts(machine) == [low, urgent, low]
     assert (work / "saved").read_text() == "step-7\n"
     assert machine.grid("logs", low, check=0).stdout.endswith("went on from step-7\n")

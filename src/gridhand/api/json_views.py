@@ -202,6 +202,8 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "master": attempt.master or None,
         "waited": waited_json(attempt.waited),
         "peak_memory_bytes": attempt.peak_bytes,
+        "preempted_by": attempt.preempted_by,
+        "preempts": list(attempt.preempts),
     }
 
 

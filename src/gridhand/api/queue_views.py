@@ -7,6 +7,7 @@ from typing import Any
 from gridhand.api.json_views import request_json, when
 from gridhand.controller.keeper.queue_questions import QueueReading, QueueRow
 from gridhand.core.queue.forecast import ExpectedStart
+from gridhand.core.queue.preemption_forecast import StoppedJob
 from gridhand.core.queue.queue_place import JobsAhead, QueuePlace
 
 
@@ -52,7 +53,8 @@ def start_json(start: ExpectedStart | None) -> dict[str, Any]:
 
 def place_json(place: QueuePlace, now: int, only: str | None) -> dict[str, Any]:
     """Return the place of a job; the names of owners that the caller may not know are left out."""
-    shown = place._replace(ahead=_without_others(place.ahead, only))
+    start = place.start and place.start._replace(stops=_visible(place.start.stops, only))
+    shown = place._replace(ahead=_without_others(place.ahead, only), start=start)
     return {
         "position": place.position,
         "ready": place.ready,
@@ -60,8 +62,30 @@ def place_json(place: QueuePlace, now: int, only: str | None) -> dict[str, Any]:
         "share": round(place.share, 6),
         "past_share": round(place.past_share, 6),
         **start_json(place.start),
+        "stops": stops_json(() if start is None else start.stops, only),
         "text": "\n".join(shown.lines(now)),
     }
+
+
+def stops_json(stops: tuple[StoppedJob, ...], only: str | None) -> list[dict[str, Any]]:
+    """Return the jobs that are stopped for a start, and how long they have run."""
+    return [
+        {
+            "id": job.id,
+            "name": job.name,
+            "owner": job.owner,
+            "ran_s": job.ran_ms / 1000,
+            "stopping": job.stopping,
+        }
+        for job in _visible(stops, only)
+    ]
+
+
+def _visible(stops: tuple[StoppedJob, ...], only: str | None) -> tuple[StoppedJob, ...]:
+    """Return the jobs without the names of those that the caller may not know."""
+    if only is None:
+        return stops
+    return tuple(job if job.owner == only else job._replace(name=None, owner=None) for job in stops)
 
 
 def _without_others(ahead: tuple[JobsAhead, ...], only: str | None) -> tuple[JobsAhead, ...]:

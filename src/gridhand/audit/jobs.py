@@ -42,6 +42,7 @@ class AuditedAttempt:
     exit_code: int | None
     signal: int | None
     reason: str | None
+    preempted_by: str | None
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def read_job(
 
 
 _NO_END = dict.fromkeys(
-    ("started", "stopping", "ended", "exit_code", "signal", "reason", "peak_bytes")
+    ("started", "stopping", "ended", "exit_code", "signal", "reason", "peak_bytes", "preempted_by")
 )
 
 
@@ -129,7 +130,10 @@ def _read_attempt(row: object, of: Reader) -> AuditedAttempt:
         exit_code=read.maybe_count("exit_code"),
         signal=read.maybe_count("signal"),
         reason=_reason(read, "reason"),
+        preempted_by=read.maybe_text("preempted_by"),
     )
+    if attempt.preempted_by is not None and attempt.stopping is None:
+        read.note(f"preempted by job {attempt.preempted_by}, but not told to stop")
     read.maybe_count("started")
     read.maybe_count("peak_bytes")
     of.found += read.found

@@ -131,6 +131,8 @@ class SchedulingBlock(Block):
     backfill_patience: AnySeconds = 10
     minimum_run: AnySeconds = 10
     most_preemptions: Count = 3
+    # anyone on a controller of one user, admins on one for all users of the machine
+    urgent: Literal["anyone", "admins"] | tuple[OwnerName, ...] | None = None
 
 
 class AlertsBlock(Block):

@@ -67,6 +67,11 @@ class Settings:
         return named_queues(self._config)
 
     @property
+    def urgent(self) -> str | tuple[str, ...] | None:
+        """The users of priority `urgent`: `anyone`, `admins` or owners; None for the default."""
+        return self._config.scheduling.urgent
+
+    @property
     def admin_group(self) -> str | None:
         """The group whose members may see and end the jobs of all users of the machine."""
         return self._config.admin_group

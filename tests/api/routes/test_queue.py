@@ -62,6 +62,19 @@ def test_a_plan_and_an_explanation_say_when_it_would_start(api):
     assert f"a job would start in 10m on {found['starts_on']}" in found["text"]
 
 
+def test_a_plan_and_why_say_whom_an_urgent_job_would_stop(api):
+    low = submit(api, "bob", 4, priority="low")
+    urgent = {**JOB, "request": {"cpu": 2}, "priority": "urgent"}
+    plan = api.ok("POST", "/jobs/plan", urgent)
+    (stops,) = plan["stops"]
+    assert (stops["id"], stops["owner"], stops["stopping"]) == (low, "bob", False)
+    assert plan["starts_in_s"] < 600
+    waits = submit(api, "ann", 2, priority="urgent")
+    told = api.ok("GET", f"/jobs/{waits}/why")["queue"]
+    assert [one["id"] for one in told["stops"]] == [low]
+    assert f"1 job of bob ({low}), which has run for" in told["text"]
+
+
 def test_a_plan_does_not_use_room_that_is_kept_for_others(api):
     submit(api, "ann", 3, expect_s=600)
     large = submit(api, "ann", 4, priority="high")

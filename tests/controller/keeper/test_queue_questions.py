@@ -51,7 +51,7 @@ def test_the_queue_is_read_in_the_order_in_which_it_is_tried(desk):
     assert positions == [1, 3]
     first = reading(desk).rows[0]
     assert (first.share, first.why) == (1.0, "no CPU free")
-    assert first.start == (desk.clock.ms + 10 * MINUTE, "a")
+    assert first.start[:2] == (desk.clock.ms + 10 * MINUTE, "a")
 
 
 def test_who_waits_for_something_else_is_only_counted(desk):
@@ -111,7 +111,7 @@ def test_a_job_behind_others_is_expected_after_them(desk):
     for _ in range(3):
         desk.submit(expect_ms=20 * MINUTE)
     last = desk.submit()
-    assert place(desk, last).start == (desk.clock.ms + 70 * MINUTE, "a")
+    assert place(desk, last).start[:2] == (desk.clock.ms + 70 * MINUTE, "a")
 
 
 def test_the_forecast_uses_all_nodes_and_devices(desk):
@@ -121,12 +121,12 @@ def test_the_forecast_uses_all_nodes_and_devices(desk):
     desk.submit(8, node="b", expect_ms=10 * MINUTE)
     desk.submit(7, node="a", expect_ms=20 * MINUTE)
     assert len(desk.running()) == 3
-    assert new_place(desk, 4).start == (desk.clock.ms + 10 * MINUTE, "b")
+    assert new_place(desk, 4).start[:2] == (desk.clock.ms + 10 * MINUTE, "b")
     (waits,) = desk.ask(Submit("ann", None, with_gpus)).ids
-    assert place(desk, waits).start == (desk.clock.ms + 3 * MINUTE, "a")
+    assert place(desk, waits).start[:2] == (desk.clock.ms + 3 * MINUTE, "a")
     work = replace(with_gpus, request=Request.of(cpu=1, gpu=1))
     found = desk.ask(Read(lambda context: find_new_place(desk.dispatch, context, work)))
-    assert found.start == (desk.clock.ms + 6 * MINUTE, "a")
+    assert found.start[:2] == (desk.clock.ms + 6 * MINUTE, "a")
 
 
 def test_without_an_expected_end_the_start_is_not_known(desk):

@@ -15,10 +15,11 @@ from gridhand.api.http import BYTES, api_router, listed
 from gridhand.api.job_finder import JobFinder
 from gridhand.api.job_place import check_place, make_place
 from gridhand.api.json_views import hide_private, job_json
-from gridhand.api.queue_views import place_json
+from gridhand.api.queue_views import place_json, stops_json
 from gridhand.api.routes.ledger import without_other_holders
 from gridhand.api.schemas.jobs import Submission, check_environment
 from gridhand.api.schemas.ledger import OpId, Strict, op_id_of
+from gridhand.api.urgent_access import check_urgent
 from gridhand.controller.controller import Controller
 from gridhand.controller.jobs.dry_run import planned
 from gridhand.controller.jobs.job_reader import JobFilter
@@ -57,6 +58,10 @@ def job_routes(controller: Controller) -> APIRouter:
         told = job_json(view, controller.home, usage=usage, gpus=gpus)
         return told if may_see(request, view.job.work.owner) else hide_private(told)
 
+    def may_be_urgent(work: JobSpec, request: Request) -> None:
+        shared = controller.users.shared
+        check_urgent(request, work.priority, controller.settings, shared=shared, queue=work.queue)
+
     async def warnings(work: JobSpec, body: Submission) -> list[str]:
         """Return what may not be as the user expects, though the job was accepted."""
         named = work.request.prefer or work.request.exclude
@@ -73,6 +78,7 @@ def job_routes(controller: Controller) -> APIRouter:
         check_environment(body.environment)
         check_place(body, request)
         work, op_id = body.work(owner_of(request), ""), op_id_of(op_id)
+        may_be_urgent(work, request)
         (indices, _), after = body.indices(), body.dependencies()
         await finder.check_dependencies(after, request)
         place = await make_place(body, request, op_id, controller.folders)
@@ -189,8 +195,11 @@ def job_routes(controller: Controller) -> APIRouter:
         """Return where the job would be placed if it were submitted now. Nothing is changed."""
         check_place(body, request)
         work, after = body.work(owner_of(request), ""), body.dependencies()
+        may_be_urgent(work, request)
         count = max(1, len(body.indices()[0]))
-        return await planned(controller, work, after, count=count, left_open=body.left_open())
+        left_open = body.left_open()
+        plan = await planned(controller, work, after, count=count, left_open=left_open)
+        return {**plan, "stops": stops_json(plan["stops"], only_owner(request))}
 
     @router.get("/{id}/logs", response_class=Response, responses=BYTES)
     async def logs(

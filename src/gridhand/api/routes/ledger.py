@@ -38,6 +38,7 @@ from gridhand.api.schemas.ledger import (
     op_id_of,
     read_explain_body,
 )
+from gridhand.api.urgent_access import check_urgent
 from gridhand.controller.controller import Controller
 from gridhand.core.errors import InvalidInput, UnknownAllocation
 from gridhand.core.explain.explanation import Explanation
@@ -169,6 +170,8 @@ def _allocation_routes(router: APIRouter, controller: Controller) -> None:
         if session is not None and not controller.sessions.alive(terms.owner, session):
             raise _no_session(session)
         priority = Priority.read(body.priority)
+        shared = controller.users.shared
+        check_urgent(request, priority, controller.settings, shared=shared, queue=None)
         command = Allocate(terms.owner, op_id_of(op_id), asked, terms, wait_ms, priority)
         reply = controller.ask(command)
         granted = await (unless_gone(request, reply) if wait_ms else reply)

@@ -57,7 +57,7 @@ def read_variables(ctx: click.Context, param: click.Parameter, values: tuple[str
     grid run -d --gpus 1 -t 2h -- python train.py     in the background for 2 h
     grid run -a 1-100%8 -- ./task.sh                  100 tasks, 8 at a time
     grid run --after 17 --retries 3 -- ./report.sh    after job 17 has succeeded
-    grid run --nodes 4 --gpus 8 -- ./train.sh         on 4 nodes at once, 8 GPUs on each
+    grid run --nodes 4 --gpus 8 -- ./train.sh         on 4 nodes, 8 GPUs on each
     """,
 )
 @request_options

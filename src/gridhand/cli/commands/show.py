@@ -10,6 +10,7 @@ from gridhand.cli import render
 from gridhand.cli.commands.jobs import HEAD, Job, ran_s, remark, row, tasks
 from gridhand.cli.help_format import command, option
 from gridhand.cli.support.completions import complete_jobs
+from gridhand.cli.support.outcome import preempted_text
 
 _NOTABLE_S = 1.0  # a shorter wait is not told
 
@@ -64,6 +65,7 @@ def details(job: Job) -> list[str]:
         "After": _after(job["after"]),
         "Rank": _rank(job),
         "Node": job["node"],
+        "Stopped": _stopped(job),
         "Reservation": job.get("within"),
         "GPUs": ", ".join(map(str, job["gpus"] or ())),
         "Submitted": render.local_time(job["submitted_at"]),
@@ -84,6 +86,9 @@ def details(job: Job) -> list[str]:
 
 def _state(job: Job) -> str:
     detail = job["phase"] if job["phase"] and job["phase"] != job["state"] else ""
+    last = job["attempts"][-1] if job["attempts"] else None
+    if last and job["state"] in ("queued", "running") and (text := preempted_text(last)):
+        detail = f"{detail}, {text}" if detail else text
     if job["state"] not in ("queued", "running"):
         detail = remark(job)
     message = f": {job['message']}" if job["message"] else ""
@@ -146,6 +151,12 @@ def _rank(job: Job) -> str:
     return f"{job['array_index']} of {job['nodes']}{f', master {master}' if master else ''}"
 
 
+def _stopped(job: Job) -> str:
+    """Return which jobs were stopped so that this one could start."""
+    ids = [id for attempt in job["attempts"] for id in attempt.get("preempts") or ()]
+    return f"job{'s' * (len(ids) != 1)} {', '.join(ids)}, to make room" if ids else ""
+
+
 def _peak(job: Job) -> str:
     """Return the peak memory, with the limit if there is one."""
     peak = job["peak_memory_bytes"]
@@ -166,7 +177,7 @@ def _attempts(job: Job) -> list[str]:
             render.clock(ran_s(attempt)),
             remark({"state": "", **attempt}),
             "-" if (peak := attempt["peak_memory_bytes"]) is None else render.size(peak, up=True),
-            attempt["message"] or "-",
+            preempted_text(attempt) or attempt["message"] or "-",
         )
         for attempt in job["attempts"]
     ]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gridhand.cli.support.outcome import OWN_FAILURE, end_message, exit_code
+from gridhand.cli.support.outcome import OWN_FAILURE, end_message, exit_code, preempted_text
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -114,6 +114,7 @@ class Attached:
         self._quiet = quiet
         self._waiting = WaitingLine(quiet)
         self._messages: Counter[str] = Counter()
+        self._preempted = 0  # the latest attempt of which that was said
         self._missed = 0  # bytes of output that were dropped before they were read
         self._old_handlers: dict[int, Any] = {}
         self._timer = (0.0, 0.0)
@@ -142,6 +143,7 @@ class Attached:
             match frame["event"]:
                 case "job" | "end":
                     self._job = job = frame["job"]
+                    self._tell_preempted(job)
                     self._waiting.update(job)
                     if stdin is not None and job["state"] == "running":
                         stdin.pump()
@@ -150,6 +152,15 @@ class Attached:
                 case "cut" if frame["stream"] not in self._elsewhere:
                     self._missed += frame["cut"]
         return job
+
+    def _tell_preempted(self, job: Job) -> None:
+        """Say once per attempt that the job was stopped for another, and comes back."""
+        last = job["attempts"][-1] if job.get("attempts") else None
+        if last is None or job["state"] != "queued" or not (text := preempted_text(last)):
+            return
+        if last["number"] > self._preempted:
+            self._preempted = last["number"]
+            self._say(f"job {job['id']}: {text} (urgent); back in the queue")
 
     def end(self, job: Job) -> int:
         """Print why the job ended, and return the exit code."""

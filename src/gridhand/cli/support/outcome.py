@@ -31,6 +31,16 @@ def end_message(job: dict[str, Any]) -> str:
     return _MESSAGES.get(job.get("reason") or "", str(job["state"]))
 
 
+def preempted_text(attempt: dict[str, Any]) -> str:
+    """Return by which job an attempt was preempted; empty if it was not.
+
+    >>> preempted_text({"preempted_by": "57"})
+    'preempted by job 57'
+    """
+    by = attempt.get("preempted_by")
+    return f"preempted by job {by}" if by else ""
+
+
 def signal_name(number: int) -> str:
     from signal import Signals
 

@@ -41,4 +41,13 @@ def _when(plan: dict[str, Any], subject: str) -> str:
     from gridhand.core.model.durations import duration_text
 
     wait = duration_text(round(1000 * plan["starts_in_s"]))
+    if stops := plan.get("stops"):
+        from gridhand.core.queue.preemption_forecast import StoppedJob, stops_text
+
+        jobs = tuple(
+            StoppedJob(one["id"], one["name"], one["owner"], round(1000 * one["ran_s"]), False)
+            for one in stops
+        )
+        node = plan["starts_on"]
+        return f"{subject} would stop {stops_text(jobs)},\nand start in {wait} on {node}\n"
     return f"{subject} would start in {wait} on {plan['starts_on']}\n"

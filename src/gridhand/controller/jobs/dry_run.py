@@ -70,7 +70,11 @@ async def _expected(controller: Controller, work: JobSpec) -> dict[str, Any]:
     if place is None or place.start is None:
         return {}
     wait_ms = max(0, place.start.at - controller.now())
-    return {"starts_in_s": wait_ms / 1000, "starts_on": place.start.node}
+    return {
+        "starts_in_s": wait_ms / 1000,
+        "starts_on": place.start.node,
+        "stops": place.start.stops,
+    }
 
 
 def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
@@ -81,6 +85,7 @@ def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
         "node": None if found is None else found.node,
         "gpus": [] if found is None else list(found.gpus),
         "why": why,
+        "stops": (),  # jobs that it would stop
         "holders": [] if found is None else [one.to_dict() for one in found.holders],
     }
 

@@ -39,4 +39,5 @@ def plan_gang(work: JobSpec, waits: str, context: Context) -> dict[str, Any]:
         "gpus": [hold.device for one in found for hold in one.devices],
         "why": why,
         "holders": [],
+        "stops": (),  # a gang stops nobody
     }

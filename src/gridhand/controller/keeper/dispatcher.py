@@ -18,7 +18,7 @@ from gridhand.controller.keeper.tickets import Ticket
 from gridhand.core.errors import GridError, NoRoom
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
-from gridhand.core.jobs.job import After, Condition, Job, JobState, Priority, Reason
+from gridhand.core.jobs.job import After, Condition, Job, JobState, Reason
 from gridhand.core.ledger.allocations import Allocation, Lifetime, Terms
 from gridhand.core.ledger.ledger import Change, Placement
 from gridhand.core.model.names import AllocationId, JobId, NodeName
@@ -347,8 +347,7 @@ class Dispatch:
             return
         asked, rank = refusal.asked, self.queue.ready.rank(job.work.priority)
         known = self.timeline.get(job.id)
-        preempts = job.work.priority is Priority.URGENT and job.work.nodes is None
-        if preempts and not (known is not None and known.preempts):
+        if self.preemption.may_preempt(job) and not (known is not None and known.preempts):
             if self._preempt(context, job, asked, rank):
                 return
             chance = self.preemption.next_chance(rank, context.ledger, context.now)
@@ -361,16 +360,18 @@ class Dispatch:
         The room is kept for it until it has started, or no longer waits.
         """
         now = context.now
-        found = self.preemption.find(asked, rank, context.snapshot, now)
+        found = self.preemption.decide(job, asked, rank, context.snapshot, now)
         if found is None:
             return False
-        grace_ms = 0
+        grace_ms, stops = 0, list[JobId]()
         for victim in (one for freed in found.victims for one in freed.jobs):
             assert victim.attempt is not None
-            stopped = jobs.stop(victim, victim.attempt.number, Reason.PREEMPTED)
-            context.ledger.put_job("job.stopping", stopped, f"preempted by job {job.id}")
+            stopped = jobs.stop(victim, victim.attempt.number, Reason.PREEMPTED, by=job.id)
+            if stopped is not victim:  # it may have been told before a restart
+                context.ledger.put_job("job.stopping", stopped, f"preempted by job {job.id}")
             grace_ms = max(grace_ms, victim.work.grace_ms)
-        claim = RoomClaim(job.id, rank, found.node, found.asked, now + grace_ms, now, preempts=True)
+            stops.append(victim.id)
+        claim = RoomClaim(job.id, rank, found.node, found.asked, now + grace_ms, now, tuple(stops))
         self.timeline.put(claim)
         return True
 
@@ -391,6 +392,7 @@ class Dispatch:
         ledger = context.ledger
         terms = Terms(job.work.owner, lifetime=Lifetime.JOB)
         (held,) = ledger.grant([placed], terms, now=context.now)
+        claim = self.timeline.get(job.id)
         started = jobs.start(
             job,
             node=held.node,
@@ -399,6 +401,7 @@ class Dispatch:
             choice=_choice(job, placed),
             waited=self.queue.waited(job.id, context.now),
             master=master,
+            preempts=() if claim is None else claim.stops,
         )
         return ledger.put_job("job.started", started)
 

@@ -6,13 +6,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gridhand.controller.keeper.dispatcher import Dispatch
-from gridhand.controller.keeper.ledger_commands import Context
+from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
+from gridhand.core.errors import GridError
+from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
 from gridhand.core.jobs.job import Job, JobSpec
 from gridhand.core.model.names import JobId
+from gridhand.core.queue.delays import current_request, declared_ms
 from gridhand.core.queue.forecast import ExpectedStart
+from gridhand.core.queue.preemption_forecast import PlannedStop, planned_stop
 from gridhand.core.queue.queue_order import QueueLine, queue_lines
 from gridhand.core.queue.queue_place import QueuePlace, queue_place
+from gridhand.core.queue.timeline import Caller
 from gridhand.core.queue.wait_causes import KEPT, cause_text
 
 _NEW = JobId("new")
@@ -72,8 +77,9 @@ def find_place(dispatch: Dispatch, context: Context, job: Job) -> QueuePlace | N
     """Return the place of a job; None if it is not ready."""
     dispatch.shares.follow(context.ledger, context.now)
     return queue_place(
-        job, dispatch.queue, dispatch.shares, dispatch.timeline, context.snapshot, context.now
-    )
+        job, dispatch.queue, dispatch.shares, dispatch.timeline, context.snapshot, context.now,
+        stop=_find_stop(dispatch, context, job),
+    )  # fmt: skip
 
 
 def find_new_place(dispatch: Dispatch, context: Context, work: JobSpec) -> QueuePlace | None:
@@ -84,5 +90,22 @@ def find_new_place(dispatch: Dispatch, context: Context, work: JobSpec) -> Queue
     dispatch.shares.follow(context.ledger, context.now)
     return queue_place(
         job, dispatch.queue, dispatch.shares, dispatch.timeline, context.snapshot, context.now,
-        submitted=False,
+        submitted=False, stop=_find_stop(dispatch, context, job),
     )  # fmt: skip
+
+
+def _find_stop(dispatch: Dispatch, context: Context, job: Job) -> PlannedStop | None:
+    """Return which jobs this one would stop if it were tried now, as the dispatcher does."""
+    now, rules = context.now, dispatch.preemption
+    if not rules.may_preempt(job):
+        return None
+    try:
+        asked = resolve_neighbours(current_request(job, now), job.work.owner, context.ledger)
+        rank, said_ms = dispatch.queue.ready.rank(job.work.priority), declared_ms(job)
+        ends = None if said_ms is None else now + said_ms
+        refused = context.place(asked, Caller(job.id, rank, ends))
+    except GridError:  # its node or its neighbour does not exist now
+        return None
+    if not isinstance(refused, Refusal):
+        return None
+    return planned_stop(rules, job, refused.asked, rank, context.snapshot, now)

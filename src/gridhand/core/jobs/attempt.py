@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from gridhand.core.model.names import AllocationId, NodeName
+from gridhand.core.model.names import AllocationId, JobId, NodeName
 
 Waited = tuple[tuple[str, int], ...]  # causes of a wait, and for how many ms
 
@@ -72,6 +72,8 @@ class Attempt(NamedTuple):
     message: str = ""
     waited: Waited = ()
     master: str = ""  # ADDRESS:PORT at which the members of a gang meet
+    preempted_by: JobId | None = None
+    preempts: tuple[JobId, ...] = ()  # the jobs that were stopped to make its room
 
     @property
     def succeeded(self) -> bool:

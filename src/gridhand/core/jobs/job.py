@@ -220,6 +220,7 @@ def start(
     choice: int = 0,
     waited: Waited = (),
     master: str = "",
+    preempts: tuple[JobId, ...] = (),
 ) -> Job:
     """Start an attempt. Repeating it with the same allocation changes nothing.
 
@@ -233,9 +234,9 @@ def start(
         raise JobRefused(JobMove.START, job.id, f"it must wait until {job.not_before}")
     if any(attempt.allocation == allocation for attempt in job.attempts):
         raise JobRefused(JobMove.START, job.id, f"an ended attempt held {allocation}")
-    attempt = Attempt(
-        len(job.attempts) + 1, node, allocation, choice, now, waited=waited, master=master
-    )
+    number = len(job.attempts) + 1
+    attempt = Attempt(number, node, allocation, choice, now, waited=waited, master=master)
+    attempt = attempt._replace(preempts=preempts)
     job = job._replace(attempts=(*job.attempts, attempt), not_before=None)
     return _moved(job, JobMove.START, JobState.RUNNING)
 
@@ -248,8 +249,8 @@ def spawned(job: Job, attempt: int, *, now: int) -> Job:
     return _moved(_with(job, current._replace(started=now)), JobMove.SPAWN, job.state)
 
 
-def stop(job: Job, attempt: int, reason: Reason, message: str = "") -> Job:
-    """Tell the attempt to stop, because of a time-out, preemption, a lost device or its gang.
+def stop(job: Job, attempt: int, reason: Reason, message: str = "", by: JobId | None = None) -> Job:
+    """Tell the attempt to stop: a time-out, preemption `by` a job, a lost device or its gang.
 
     The job keeps its allocation until the attempt has ended. If the attempt is over, nothing
     changes; if it is already stopping, the first reason stays.
@@ -259,7 +260,7 @@ def stop(job: Job, attempt: int, reason: Reason, message: str = "") -> Job:
     current = job.attempt
     if current is None or current.number != attempt or current.stopping is not None:
         return job
-    stopping = current._replace(stopping=reason, message=message)
+    stopping = current._replace(stopping=reason, message=message, preempted_by=by)
     return _moved(_with(job, stopping), JobMove.STOP, job.state)
 
 

@@ -1,6 +1,6 @@
 """Forecast: when a waiting job should start, from what is expected of all that runs and waits.
 
-1. A job for which room is kept starts when its claim says so.
+1. A job for which room is kept starts when its claim says so, or as soon as it has stopped others.
 2. For any other, the claims that come before it are booked, then the jobs before it in the queue,
    each on the node and at the time at which it should fit first, for as long as it is expected to
    run, and then the job itself. What is booked counts as held from now on, so that the forecast is
@@ -24,6 +24,7 @@ from gridhand.core.model.names import NodeName
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.queue.delays import USUAL_MS, current_request
+from gridhand.core.queue.preemption_forecast import PlannedStop, StoppedJob
 from gridhand.core.queue.timeline import RoomClaim, Timeline, pretend
 
 _MOST_WORK = 20_000  # allocations that are added up for one forecast: some 20 ms
@@ -32,10 +33,11 @@ _Held = tuple[int | None, Allocation]  # until when
 
 
 class ExpectedStart(NamedTuple):
-    """When and where a job should start."""
+    """When and where a job should start, and which jobs it stops for that."""
 
     at: int
     node: NodeName
+    stops: tuple[StoppedJob, ...] = ()
 
 
 class TooMuchWork(Exception):
@@ -43,9 +45,29 @@ class TooMuchWork(Exception):
 
 
 def expected_start(
+    job: Job,
+    rank: int,
+    ahead: Iterable[Job],
+    timeline: Timeline,
+    snapshot: Snapshot,
+    now: int,
+    stop: PlannedStop | None = None,
+) -> ExpectedStart | None:
+    """Return when a job should start that is behind these others; None if that is not known.
+
+    A planned stop of others counts if it comes before what would make room without it.
+    """
+    found = _without_stop(job, rank, ahead, timeline, snapshot, now)
+    if stop is None or (found is not None and found.at <= stop.at):
+        return found
+    if found is not None and found.at < stop.start:
+        return found._replace(stops=stop.jobs)
+    return ExpectedStart(stop.start, stop.node, stop.jobs)
+
+
+def _without_stop(
     job: Job, rank: int, ahead: Iterable[Job], timeline: Timeline, snapshot: Snapshot, now: int
 ) -> ExpectedStart | None:
-    """Return when a job should start that is behind these others; None if that is not known."""
     claim = timeline.get(job.id)
     if claim is not None:
         return ExpectedStart(max(claim.start, now), claim.node)

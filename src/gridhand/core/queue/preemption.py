@@ -1,5 +1,6 @@
 """Preemption: which running jobs to stop so that a more urgent one can start.
 
+0. Only an urgent job stops others. If jobs are stopping for it already, they are all it needs.
 1. Only jobs of a lower priority are stopped, whose attempts run in allocations of their own, have
    run for `minimum_run_ms`, and were not preempted `most_times` already. What is held by hand, and
    jobs within it, are spared. A gang is one victim: all of its members are stopped, or none, so
@@ -19,7 +20,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from gridhand.core.jobs.gang import members_of
-from gridhand.core.jobs.job import Job, Reason
+from gridhand.core.jobs.job import Job, Priority, Reason
 from gridhand.core.ledger.allocations import Lifetime
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.node_usage import NodeUsage
@@ -62,6 +63,37 @@ class Preemption:
     def __init__(self) -> None:
         self.minimum_run_ms = MINIMUM_RUN_MS
         self.most_times = MOST_TIMES
+
+    def may_preempt(self, job: Job) -> bool:
+        """Return whether a job may stop others: a gang would need room on several nodes."""
+        return job.work.priority is Priority.URGENT and job.work.nodes is None
+
+    def decide(
+        self, job: Job, asked: Request, rank: int, snapshot: Snapshot, now: int
+    ) -> Eviction | None:
+        """Return whom a job that was refused stops; None if nobody.
+
+        The dispatcher and forecasts both ask this, so that they agree.
+        """
+        if not self.may_preempt(job):
+            return None
+        return self._under_way(job, asked, snapshot) or self.find(asked, rank, snapshot, now)
+
+    def _under_way(self, job: Job, asked: Request, snapshot: Snapshot) -> Eviction | None:
+        """Return the jobs that are stopping for this one, if it fits where they are then."""
+        ledger, stopping = snapshot.ledger, list[Victim]()
+        for victim in ledger.jobs.placed():
+            attempt = victim.attempt
+            if attempt is not None and attempt.preempted_by == job.id:
+                rank = RANKS[victim.work.priority]
+                stopping.append(Victim(rank, attempt.placed, attempt.allocation, (victim,)))
+        for node in dict.fromkeys(ledger.live[one.id].node for one in stopping):
+            there = [one for one in stopping if ledger.live[one.id].node == node]
+            for choice in asked.choices():
+                use = ledger.nodes.get(node)
+                if use is not None and use.open and _fits_without(choice, use, there, snapshot):
+                    return Eviction(node, choice, tuple(there))
+        return None
 
     def find(self, asked: Request, rank: int, snapshot: Snapshot, now: int) -> Eviction | None:
         """Return what to stop so that the request, or an alternative, fits; None if nothing does.
@@ -115,13 +147,17 @@ class Preemption:
 
     def next_chance(self, rank: int, ledger: Ledger, now: int) -> int:
         """Return when the next job of a lower priority will have run for long enough."""
+        return next(iter(self.chances(rank, ledger, now)), now + MINIMUM_RUN_MS)
+
+    def chances(self, rank: int, ledger: Ledger, now: int) -> list[int]:
+        """Return the times at which jobs of a lower priority will have run for long enough."""
         jobs = (job for id in ledger.jobs.allocations() for job in ledger.jobs.holding(id))
         dues = [
             job.attempt.placed + self.minimum_run_ms
             for job in jobs
             if job.attempt is not None and RANKS[job.work.priority] > rank
         ]
-        return min((due for due in dues if due > now), default=now + MINIMUM_RUN_MS)
+        return sorted({due for due in dues if due > now})
 
     def may_stop(self, job: Job, rank: int, now: int) -> bool:
         """Return whether a running job may be stopped for one of this rank."""

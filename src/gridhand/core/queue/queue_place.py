@@ -10,6 +10,7 @@ from gridhand.core.jobs.job import Job, Priority
 from gridhand.core.model.durations import duration_text
 from gridhand.core.placement.snapshot import Snapshot
 from gridhand.core.queue.forecast import ExpectedStart, expected_start
+from gridhand.core.queue.preemption_forecast import PlannedStop, stops_text
 from gridhand.core.queue.queue import Queue
 from gridhand.core.queue.queue_order import MOST_READ, order_of
 from gridhand.core.queue.ready import RANKS
@@ -79,7 +80,12 @@ def start_text(start: ExpectedStart | None, now: int) -> str:
     if start is None:
         return "not known"
     wait_s = -(-(start.at - now) // 1000)
-    return f"{f'in {duration_text(wait_s * 1000)}' if wait_s > 0 else 'soon'} on {start.node}"
+    when = f"{f'in {duration_text(wait_s * 1000)}' if wait_s > 0 else 'soon'} on {start.node}"
+    if not start.stops:
+        return when
+    if all(job.stopping for job in start.stops):
+        return f"{when} at the latest\n  stopping for it: {stops_text(start.stops)}"
+    return f"{when} at the latest\n  it would stop {stops_text(start.stops)}"
 
 
 def queue_place(
@@ -91,10 +97,11 @@ def queue_place(
     now: int,
     *,
     submitted: bool = True,
+    stop: PlannedStop | None = None,
 ) -> QueuePlace | None:
     """Return the place of a ready job; None if it is not ready.
 
-    One that is not `submitted` is placed as if it were.
+    One that is not `submitted` is placed as if it were. `stop` says which others it would stop.
     """
     if submitted and not queue.is_ready(job.id):
         return None
@@ -104,7 +111,8 @@ def queue_place(
     total = ready.count() + (not submitted)
     if ahead is None:
         return QueuePlace(None, total, (), *own, None)
-    start = expected_start(job, ready.rank(job.work.priority), ahead, timeline, snapshot, now)
+    rank = ready.rank(job.work.priority)
+    start = expected_start(job, rank, ahead, timeline, snapshot, now, stop)
     return QueuePlace(len(ahead) + 1, total, _grouped(job, ahead, shares), *own, start)
 
 

@@ -53,9 +53,13 @@ class RoomClaim(NamedTuple):
     asked: Request
     start: int
     since: int  # when the job began to wait
-    preempts: bool = False  # others were stopped to make this room
+    stops: tuple[JobId, ...] = ()  # the jobs that were stopped to make this room
     gang: str | None = None  # its members have a claim each, all or none
     number: int = 0  # of the job, in the order of submission
+
+    @property
+    def preempts(self) -> bool:
+        return bool(self.stops)
 
 
 class Caller(NamedTuple):

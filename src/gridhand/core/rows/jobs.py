@@ -57,12 +57,16 @@ def asks_as_submitted(job: Job) -> bool:
 
 
 def attempt_row(attempt: Attempt) -> dict[str, Any]:
-    row = {
+    row: dict[str, Any] = {
         name: str(value) if name in ("stopping", "reason") else value
         for name, value in zip(Attempt._fields, attempt, strict=True)
         if value is not None and value != "" and value != ()
     }
-    return row | {"waited": list(map(list, attempt.waited))} if attempt.waited else row
+    if attempt.waited:
+        row["waited"] = list(map(list, attempt.waited))
+    if attempt.preempts:
+        row["preempts"] = list(attempt.preempts)
+    return row
 
 
 _WORK = tuple(
@@ -126,6 +130,8 @@ def attempt_from_row(row: Row) -> Attempt:
         kept[name] = _REASONS[kept[name]]
     if "waited" in kept:
         kept["waited"] = tuple((cause, ms) for cause, ms in kept["waited"])
+    if "preempts" in kept:
+        kept["preempts"] = tuple(kept["preempts"])
     return Attempt(**kept)
 
 

@@ -80,7 +80,7 @@ def _attempt_json(one: Attempt) -> str:
     """Return `json.dumps(attempt_row(one))`, many times as fast: each change of a job needs it."""
     (
         number, node, allocation, choice, placed, started, stopping, ended, exit_code, signal,
-        reason, peak, message, waited, master,
+        reason, peak, message, waited, master, preempted_by, preempts,
     ) = one  # fmt: skip
     text = (
         f'{{"number":{number},"node":{quoted(node)},"allocation":{quoted(allocation)},'
@@ -106,6 +106,10 @@ def _attempt_json(one: Attempt) -> str:
         text += f',"waited":{compact(waited)}'
     if master:
         text += f',"master":{quoted(master)}'
+    if preempted_by:
+        text += f',"preempted_by":{quoted(preempted_by)}'
+    if preempts:
+        text += f',"preempts":{compact(preempts)}'
     return text + "}"
 
 
