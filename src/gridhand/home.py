@@ -168,6 +168,11 @@ class Home:
         return self._in("nodes.json")
 
     @property
+    def listened(self) -> str:
+        """The file with the address of a controller that `grid serve --port` has started."""
+        return self._in("listened")
+
+    @property
     def declared(self) -> str:
         """The file with what was declared about the nodes that report to the controller."""
         return self._in("declared.json")

@@ -12,7 +12,8 @@ ALL = """
 """  # names, owners and amounts, or nothing of anybody's
 IN_PART = """
     GET /jobs GET /jobs/{id} GET /jobs/{id}/why GET /jobs/{id}/follow GET /calls GET /calls/{id}
-    GET /events GET /allocations GET /allocations/{id} GET /queue
+    GET /events GET /allocations GET /allocations/{id} GET /queue GET /history
+    GET /predict/{task_type}
 """  # of others only names, owners and amounts
 OWN = """
     POST /jobs POST /jobs/{id}/cancel POST /jobs/{id}/signal GET /jobs/{id}/logs

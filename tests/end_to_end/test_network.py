@@ -194,3 +194,46 @@ def test_plain_http_is_not_answered_on_an_encrypted_port(machine, remote):
     remote.env["GRIDHAND_ADDRESS"] = machine.url.replace("https", "http")
     code, out, _ = remote.grid("jobs")
     assert (code, out) == (125, "")
+
+
+def test_a_list_without_options_has_own_jobs_that_have_ended(remote):
+    name = "ended-a-moment-ago"
+    assert remote.grid("run", "-q", "--name", name, "--", "true")[0] == 0
+    for words in (("jobs",), ("jobs", "--json")):
+        code, out, _ = remote.grid(*words)
+        assert code == 0
+        assert name in out
+
+
+def test_a_reload_without_a_file_fails_and_says_how_to_name_one(machine):
+    for words in ((), ("--json",)):
+        done = machine.grid("config", "reload", *words, check=125)
+        assert "nothing to reload" in done.stderr
+        assert "grid serve --config FILE" in done.stderr
+        assert done.stdout == ""
+
+
+def test_a_deadline_is_told_in_seconds(machine):
+    done = machine.run("--deadline", "+5s", "-t", "60s", "--", "true")
+    assert done.returncode == 125
+    assert "deadline: " in done.stderr
+    assert "60 s from its submission, or later" in done.stderr
+    assert "_ms" not in done.stderr
+
+
+def test_the_next_controller_opens_no_port_and_says_so(tmp_path):
+    machine = Machine(tmp_path / "h")
+    try:
+        serving = machine.start("serve", "--port", "0", cwd=tmp_path)
+        url = serving.stdout.readline().split()[-1]
+        machine.grid("stop", check=0)
+        assert serving.wait(60) == 0
+        told = machine.grid("status", check=0)
+        assert f"the one before listened at {url}" in told.stderr
+        connections = machine.controller.net_connections(kind="tcp")
+        assert [one for one in connections if one.status == "LISTEN"] == []
+        machine.grid("stop", check=0)
+        machine.start("serve", cwd=tmp_path)
+        until(lambda: not (tmp_path / "h/listened").exists())
+    finally:
+        machine.close()

@@ -199,7 +199,7 @@ def test_a_controller_that_was_killed_finds_the_jobs_of_workers(cluster, tmp_pat
 
 
 def test_a_worker_that_is_told_to_end_stops_its_jobs_and_they_run_elsewhere(cluster, diary):
-    id = cluster.detach("--", *diary.command)
+    id = cluster.detach("--anywhere", "--", *diary.command)
     first = until(lambda: next(iter(diary.lines()), None))[0]
     second = {"a": "b", "b": "a"}[first]
     cluster.workers[first].send_signal(signal.SIGTERM)
@@ -216,7 +216,7 @@ def test_a_worker_that_is_told_to_end_stops_its_jobs_and_they_run_elsewhere(clus
 @pytest.mark.soak
 def test_a_worker_that_is_cut_off_stops_its_job_before_that_runs_elsewhere(cluster, diary):
     """Silence takes its time: 10 s, 15 s and 28 s, as `core.liveness.budget` has it."""
-    id = cluster.detach("--", *diary.command)
+    id = cluster.detach("--anywhere", "--", *diary.command)
     first = until(lambda: next(iter(diary.lines()), None))[0]
     second = {"a": "b", "b": "a"}[first]
     cluster._network.cut(first)

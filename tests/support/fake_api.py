@@ -85,7 +85,14 @@ class Fake:
 
     @staticmethod
     def version(**facts):
-        about = {"version": __version__, "protocol": 1, "pid": 4242, "idle": True, "home": "/h"}
+        about = {
+            "version": __version__,
+            "protocol": 1,
+            "pid": 4242,
+            "idle": True,
+            "home": "/h",
+            "owner": "ann",
+        }
         return {**about, "started_at": "2026-01-02T03:04:05.000Z", **facts}
 
     def submits(self, *jobs):

@@ -49,6 +49,7 @@ _MOST_CLIENTS = 64
 _MESSAGES = {
     Reason.CANCELLED: "it was cancelled",
     Reason.CLIENT_GONE: "it was ended because its client is gone",
+    Reason.GANG: "it was ended because another member of its gang had ended",
     Reason.RELEASED: "it was ended because the allocation that it ran in was released",
     Reason.PREEMPTED: "it had to make room for another job",
     Reason.TIMEOUT: "its time was over",

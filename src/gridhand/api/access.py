@@ -45,6 +45,8 @@ admin   POST /api/v1/prune
 
 read    GET  /api/v1/events lasts
 read    GET  /api/v1/queue
+read    GET  /api/v1/history
+read    GET  /api/v1/predict/{task_type}
 read    POST /api/v1/fits
 read    POST /api/v1/explain
 

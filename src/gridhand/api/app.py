@@ -31,10 +31,12 @@ from gridhand.api.routes.api_browser import api_browser_routes
 from gridhand.api.routes.calls import call_routes
 from gridhand.api.routes.event_stream import event_routes
 from gridhand.api.routes.files import file_routes
+from gridhand.api.routes.history import history_routes
 from gridhand.api.routes.jobs import job_routes
 from gridhand.api.routes.ledger import ledger_routes
 from gridhand.api.routes.logins import login_routes
 from gridhand.api.routes.monitor import monitor_routes
+from gridhand.api.routes.predictions import prediction_routes
 from gridhand.api.routes.queue import queue_routes
 from gridhand.api.routes.resource_leases import lease_routes
 from gridhand.api.routes.sessions import session_routes
@@ -75,6 +77,8 @@ def make_app(controller: Controller) -> FastAPI:
         _controller_routes,
         job_routes,
         queue_routes,
+        history_routes,
+        prediction_routes,
         file_routes,
         call_routes,
         ledger_routes,

@@ -138,6 +138,7 @@ def job_json(
         "request": request_json(job.request),
         "array": job.array,
         "array_index": job.array_index,
+        "nodes": work.nodes,
         "after": [{"id": after.id, "condition": str(after.condition)} for after in job.after],
         "within": work.within,
         "detached": work.detached,
@@ -198,6 +199,7 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "exit_code": attempt.status,
         "signal": attempt.signal,
         "message": attempt.message,
+        "master": attempt.master or None,
         "waited": waited_json(attempt.waited),
         "peak_memory_bytes": attempt.peak_bytes,
     }

@@ -19,6 +19,7 @@ def reading_json(reading: QueueReading) -> dict[str, Any]:
 def _row_json(row: QueueRow) -> dict[str, Any]:
     line, job = row.line, row.line.job
     kind = "allocation" if not row.is_job else "job" if job.array is None else "array"
+    kind = "gang" if job.work.nodes is not None else kind
     return {
         "position": line.position,
         "kind": kind,

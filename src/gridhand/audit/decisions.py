@@ -24,6 +24,7 @@ from gridhand.audit.rows import (
 from gridhand.audit.state import Recount, duplicates, read_dump, recount
 
 Variant = TypeVar("Variant")
+_ENGINE = "gridhand.engine"  # the label of nodes that are served from other machines
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class PlacementRequest:
     node: str | None
     exclude: list[object]
     labels: dict[str, str]
+    tied_to: str | None
 
     @property
     def devices(self) -> int | None:
@@ -56,7 +58,7 @@ class PlacementRequest:
 
 _NOTHING = {
     "amounts": {}, "gpu": 0, "gpu_memory": 0, "gpu_model": None, "gpu_capability": None,
-    "node": None, "exclude": [], "labels": {},
+    "node": None, "exclude": [], "labels": {}, "tied_to": None,
 }  # fmt: skip
 
 
@@ -72,6 +74,7 @@ def read_request(asked: object, found: list[Violation]) -> PlacementRequest:
         node=read.maybe_text("node"),
         exclude=read.items("exclude"),
         labels=read.texts("labels"),
+        tied_to=read.maybe_text("tied_to"),
     )
     found += read.found
     return request
@@ -99,6 +102,7 @@ class Place:
             "is overcommitted": self.count.overcommitted,
             f"is not {asked.node}": asked.node not in (None, node.name),
             "is excluded": node.name in asked.exclude,
+            f"does not have the {asked.tied_to}": asked.tied_to is not None and _ENGINE in labels,
         }
         reasons |= {f"does not have {k}={v}": labels.get(k) != v for k, v in asked.labels.items()}
         reasons |= {f"lacks {k}": v > max(0, free.get(k, 0)) for k, v in asked.amounts.items()}

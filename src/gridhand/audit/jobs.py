@@ -12,20 +12,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gridhand.audit.gangs import check_gangs
 from gridhand.audit.rows import AuditedAllocation, Reader, Violation, label, show
 
 OPEN = ("queued", "running")
 OVER = ("succeeded", "failed", "cancelled", "lost")
 REASONS = (
     "exit", "signal", "oom", "timeout", "start_failed", "preempted", "returned", "node_lost",
-    "agent_lost", "device_lost", "client_gone", "dependency", "released", "deadline",
+    "agent_lost", "device_lost", "gang", "client_gone", "dependency", "released", "deadline",
     "expired", "cancelled",
 )  # fmt: skip
 # The final state for each reason; any other reason leads to `failed`.
 _LEADS_TO = {
     "node_lost": "lost", "agent_lost": "lost", "client_gone": "cancelled",
     "dependency": "cancelled", "released": "cancelled", "deadline": "cancelled",
-    "expired": "cancelled", "cancelled": "cancelled",
+    "expired": "cancelled", "cancelled": "cancelled", "gang": "cancelled",
 }  # fmt: skip
 
 
@@ -68,6 +69,7 @@ class AuditedJob:
     attempts: tuple[AuditedAttempt, ...]
     choices: tuple[AuditedRequest, ...] | None
     within: str | None  # the allocation it must run in, if it was submitted with one
+    nodes: int | None = None  # of its gang
 
     @property
     def attempt(self) -> AuditedAttempt | None:
@@ -84,6 +86,10 @@ def read_job(
         if not _is_after(after):
             read.note(f"after must be ids and conditions, not {show(after)}")
     choices, within = _read_work(row, read) if with_work else (None, None)
+    work = row.get("work") if isinstance(row, Mapping) else None
+    nodes = work.get("nodes") if isinstance(work, Mapping) else None
+    if nodes is not None and (type(nodes) is not int or nodes < 1):
+        read.note(f"nodes must be a whole number of at least 1, not {show(nodes)}")
     job = AuditedJob(
         id=read.text("id"),
         number=read.count("number"),
@@ -98,6 +104,7 @@ def read_job(
         attempts=attempts,
         choices=choices,
         within=within,
+        nodes=nodes,
     )
     read.maybe_text("name")
     found += read.found
@@ -261,6 +268,8 @@ def check_jobs(
     live = {held.id: held for held in allocations if held.live}
     found: list[Violation] = []
     users: dict[str, AuditedJob] = {}
+    jobs = list(jobs)
+    found += check_gangs(jobs)
     for job in jobs:
         found += check_job(job)
         if (attempt := job.attempt) is None:

@@ -110,9 +110,17 @@ class Client(RetryingTransport):
     def why(self, id: str) -> Facts:
         return self._facts(routes.why(id))
 
+    def history(self, **filters: Any) -> Facts:
+        """Return ended jobs, added up. The filters are the parameters of `GET /history`."""
+        return self._facts(routes.history(filters))
+
     def queue(self, limit: int | None = None, owner: str | None = None) -> Facts:
         """Return the first entries of the queue, and how many jobs wait."""
         return self._facts(routes.queue(limit, owner))
+
+    def predict(self, task_type: str) -> Facts:
+        """Return what the next run of a kind of task will need, from the caller's own runs."""
+        return self._facts(routes.predict(task_type))
 
     def logs(
         self,

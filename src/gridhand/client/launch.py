@@ -55,6 +55,18 @@ def launch(home: Home, client: Client) -> None:
     if facts is None:
         raise _failure(home, begin, "")
     say(f"started a controller for this machine (pid {facts['pid']})\n")
+    _warn_of_address(home)
+
+
+def _warn_of_address(home: Home) -> None:
+    """Say what a port on the command line was good for: nobody has asked for it this time."""
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(home.listened) as file:
+        url = file.read()
+        say(
+            f"the one before listened at {url}, as `grid serve --port` had said. This one listens"
+            " on the network only if `http.port` is in its configuration file; else run `grid stop`"
+            " and `grid serve --port` again\n"
+        )
 
 
 def _spawn(home: Home, ready_fd: int) -> None:

@@ -101,6 +101,14 @@ def why(id: str) -> HttpCall:
     return _get(f"/jobs/{quoted(id)}/why")
 
 
+def predict(task_type: str) -> HttpCall:
+    return _get(f"/predict/{quoted(task_type)}")
+
+
+def history(filters: Mapping[str, Any]) -> HttpCall:
+    return _get("/history", list(filters.items()))
+
+
 def queue(limit: int | None = None, owner: str | None = None) -> HttpCall:
     return _get("/queue", [("limit", limit), ("owner", owner)])
 

@@ -164,6 +164,7 @@ class AsyncGrid:
 
     run = awaited_handle(Grid.run, AsyncJob)
     run_array = awaited_handles(Grid.run_array, AsyncJob)
+    run_gang = awaited_handles(Grid.run_gang, AsyncJob)
     jobs = awaited_handles(Grid.jobs, AsyncJob)
     job = awaited_handle(Grid.job, AsyncJob)
     queue = awaited(Grid.queue)

@@ -61,6 +61,7 @@ class JobMethods(GridBase):
         within: Any = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        anywhere: bool = False,
         stdin: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,
@@ -99,6 +100,8 @@ class JobMethods(GridBase):
         within: an allocation, or its id. The job runs in it at once and must not ask for resources.
         env: environment variables to add. Over a network these are the only ones.
         cwd: the folder to run in.
+        anywhere: let the job run on nodes of other machines, too, in a new folder there. Without
+            it, `node` or `labels`, the job stays on this machine, which has the folder.
         stdin, stdout, stderr: files to read from and to write to.
         detach: let the job outlive this grid and this process.
         op_id: makes a repeat safe, as for `allocate`.
@@ -130,6 +133,7 @@ class JobMethods(GridBase):
         after: Any = (),
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        anywhere: bool = False,
         stdin: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,
@@ -142,6 +146,47 @@ class JobMethods(GridBase):
         `array` is a range such as `1-10` or `0-20:5`, or a list such as `1,3,7`; `1-10%4` runs at
         most four at a time. Each job finds its index in `GRIDHAND_ARRAY_TASK_ID`. The other
         options are those of `run`.
+        """
+        given = {key: value for key, value in locals().items() if key not in _OTHERS}
+        operation = _submission(self, command, resources, named, op_id, given)
+        return self._run_then(operation, self._jobs)
+
+    def run_gang(
+        self,
+        /,
+        command: Sequence[str] | str,
+        nodes: int,
+        resources: Asked = None,
+        *,
+        name: str | None = None,
+        priority: str | None = None,
+        task_type: str | None = None,
+        timeout: Duration | None = None,
+        time_limit: Duration | None = None,
+        expect: Duration | None = None,
+        begin: Moment | None = None,
+        deadline: Moment | None = None,
+        fallback_after: Duration | None = None,
+        queue: str | None = None,
+        signal: str | None = None,
+        retries: int = 0,
+        retry_on: Iterable[str | int] | None = None,
+        after: Any = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: str | None = None,
+        stdout: str | None = None,
+        stderr: str | None = None,
+        detach: bool = False,
+        op_id: str | None = None,
+        **named: Any,
+    ) -> list[Job]:
+        """Queue a command as a gang, and return the jobs of its members by rank.
+
+        One process runs on each of `nodes` nodes, with the resources on each of them. All start
+        together, or none; if one fails, the others are stopped. Each finds its place in `RANK`,
+        `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. The other options are those of `run`; retries
+        are those of the whole gang.
         """
         given = {key: value for key, value in locals().items() if key not in _OTHERS}
         operation = _submission(self, command, resources, named, op_id, given)

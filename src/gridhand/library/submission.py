@@ -11,6 +11,7 @@ from gridhand.client import routes
 from gridhand.client.moments import read_warning, seconds_until
 from gridhand.client.routes import new_op_id
 from gridhand.core.errors import GridError, InvalidInput
+from gridhand.core.jobs.spec import MOST_NODES
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import Resources
 from gridhand.core.rows.requests import request_row
@@ -141,6 +142,8 @@ def submission(
     **given: Any,
 ) -> Facts:
     """Return the body of a submission. `local` says that the controller is on this machine."""
+    if "nodes" in named:
+        raise InvalidInput("nodes", named["nodes"], "`run_gang`, for a command on several nodes")
     body: Facts = {
         "command": read_command(command),
         "environment": _environment(given["env"], local),
@@ -150,6 +153,8 @@ def submission(
     }
     if local:
         body["folder"] = _folder(given["cwd"])
+        if read_flag(given.get("anywhere", False), "anywhere"):
+            body["anywhere"] = True
     else:
         _refuse_paths(given)
     if given.get("within") is not None:
@@ -162,6 +167,8 @@ def submission(
     body |= _planned(given)
     if array is not None:
         body["array"] = array
+    if given.get("nodes") is not None:
+        body["nodes"] = read_count(given["nodes"], "nodes", 1, MOST_NODES)
     if (limit_ms := _time_limit_ms(given["timeout"], given.get("time_limit"))) is not None:
         body["time_limit_s"] = limit_ms / 1000
     if given["retry_on"] is not None:

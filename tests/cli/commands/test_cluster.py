@@ -550,3 +550,16 @@ def test_an_address_is_said_to_be_declared_only(fake, grid, capsys):
     fake.answers["POST", "/nodes"] = {"nodes": [made]}
     assert grid("node", "register", "far", "-c", "1", "--address", "10.9.9.9") == 0
     assert "10.9.9.9 is declared only: nothing connects to it" in capsys.readouterr().err
+
+
+def test_each_part_of_a_setting_has_a_line_of_its_own(fake, grid, capsys):
+    queues = {"night": {"priority": "low", "owner_quota": {"cpu": 4}}, "day": {}}
+    values = {"queues": {"value": queues, "from": "file"}, "http.port": {"value": 7, "from": "x"}}
+    fake.answers["GET", "/config"] = {"values": values, "not_used_yet": []}
+    assert grid("config", "show") == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["queues.night.priority", "low", "file"],
+        ["queues.night.owner_quota.cpu", "4", "file"],
+        ["queues.day", "{}", "file"],
+        ["http.port", "7", "x"],
+    ]

@@ -21,8 +21,8 @@ from gridhand.core.ledger.change_log import ChangeLog
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.ledger.status import dump
 from gridhand.core.model.host_use import HostUse
-from gridhand.core.model.nodes import Node
-from gridhand.core.model.requests import Request
+from gridhand.core.model.nodes import ENGINE_LABEL, Node
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.placement import snapshot as placement
 from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot
@@ -48,7 +48,7 @@ def some_node(draw, index):
         memory=draw.choice([4000, 8000]),
         gpus=gpus,
         price=draw.choice([0, 1, 2.5]),
-        labels=draw.choice([{}, {"zone": "a"}, {"zone": "b"}]),
+        labels=draw.choice([{}, {"zone": "a"}, {"zone": "b"}, {ENGINE_LABEL: "external"}]),
     )
 
 
@@ -75,12 +75,20 @@ def some_ask(draw):
         asked["exclude"] = [f"n{draw.randrange(8):03}"]
     if draw.random() < 0.2:
         asked["prefer"] = [f"n{draw.randrange(8):03}", "n999"]
+    if draw.random() < 0.2:
+        asked["tied_to"] = draw.choice(list(Tie))
     return asked
+
+
+def request_of(asked):
+    given = dict(asked)
+    tie = given.pop("tied_to", None)
+    return Request.of(**given) if tie is None else Request.of(**given).tied(tie)
 
 
 def plain(asked):
     """The request as `check_decision` reads it."""
-    request = Request.of(**asked)
+    request = request_of(asked)
     gpu = request.gpu
     return {
         "amounts": request.amounts.parts(),
@@ -93,6 +101,7 @@ def plain(asked):
         "node": request.node,
         "exclude": sorted(request.exclude),
         "labels": dict(request.labels),
+        "tied_to": request.tied_to,
     }
 
 
@@ -119,7 +128,7 @@ class Both:
         return call(snapshot)
 
     def decide(self, asked, strategy):
-        request = Request.of(**asked)
+        request = request_of(asked)
         self.looping.learn(request)
         one, other = (
             self.through(snapshot, lambda seen: place(request, seen, strategy))
@@ -194,7 +203,7 @@ def test_kept_scores_are_those_worked_out_anew(draw):
 @given(st.randoms(use_true_random=False))
 def test_the_order_in_which_nodes_came_changes_nothing(draw):
     nodes = [some_node(draw, index) for index in range(8)]
-    asks = [Request.of(**some_ask(draw)) for _ in range(20)]
+    asks = [request_of(some_ask(draw)) for _ in range(20)]
     strategy = STRATEGIES[draw.choice(sorted(STRATEGIES))]
     outcomes = []
     for shuffled in (nodes, random.Random(1).sample(nodes, 8)):

@@ -11,9 +11,10 @@ from gridhand.api.schemas.ledger import RequestRow, Strict, Written
 from gridhand.core.errors import InvalidInput
 from gridhand.core.jobs.job import After, Condition, JobSpec, Priority
 from gridhand.core.jobs.retry_policy import RetryPolicy
+from gridhand.core.jobs.spec import MOST_NODES
 from gridhand.core.model.job_arrays import read_array
 from gridhand.core.model.names import JobId
-from gridhand.core.model.requests import Request
+from gridhand.core.model.requests import Request, Tie
 
 _Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=200)]
@@ -43,6 +44,7 @@ class Submission(Strict):
     environment: dict[str, str] = Field(default_factory=dict, max_length=100_000)
     request: Written = Field(default_factory=dict)
     request_row: RequestRow | None = None  # exact amounts instead, from our own library
+    anywhere: bool = False  # it needs nothing of its folder, so other machines will do, too
     default_cpu: bool = False  # it has one core because nobody said otherwise
     name: _Name | None = None
     priority: _Name | None = None  # that of its queue, else medium
@@ -65,10 +67,15 @@ class Submission(Strict):
     stdout: _Path | None = None
     stderr: _Path | None = None
     array: Annotated[str, Field(max_length=100_000)] | None = None
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] | None = None  # a gang: one process on each
     after: list[AfterJob] = Field(default_factory=list, max_length=10_000)
 
     def indices(self) -> tuple[tuple[int, ...], int | None]:
-        """Return the indices of an array's tasks, and how many may run at once."""
+        """Return the indices of an array's tasks or a gang's ranks, and how many run at once."""
+        if self.nodes is not None:
+            if self.array is not None:
+                raise InvalidInput("nodes", self.nodes, "nothing beside array")
+            return tuple(range(self.nodes)), None
         if self.array is None:
             return (), None
         array = read_array(self.array)
@@ -95,6 +102,13 @@ class Submission(Strict):
             raise InvalidInput("request", "beside request_row", "one of the two")
         return self.request_row.request()
 
+    def _placed(self) -> Request:
+        """Keep a job where its folder is, unless it says itself where it may go."""
+        asked = self._asked()
+        if self.folder is None or self.anywhere or asked.names_nodes:
+            return asked
+        return asked if asked.tied_to is not None else asked.tied(Tie.FOLDER)
+
     def work(self, owner: str, environment: str) -> JobSpec:
         """Return the job to submit; `environment` is the key of its stored environment."""
         _, at_once = self.indices()
@@ -105,7 +119,7 @@ class Submission(Strict):
             owner=owner,
             command=tuple(self.command),
             folder=self.folder or "/",  # until it is made
-            request=self._asked(),
+            request=self._placed(),
             name=self.name,
             priority=Priority.read(self.priority or "medium"),
             task_type=self.task_type,
@@ -127,6 +141,7 @@ class Submission(Strict):
             fallback_after_ms=_ms(self.fallback_after_s),
             warn_signal=self.warn_signal,
             warn_ms=_ms(self.warn_s),
+            nodes=self.nodes,
         )
 
 

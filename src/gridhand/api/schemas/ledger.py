@@ -95,6 +95,7 @@ class RequestRow(Strict):
     together_with: Name | None = None
     apart_from: Names = []
     strategy: Name | None = None
+    tied_to: Literal["folder", "caller"] | None = None
 
     def request(self) -> Request:
         return Request.of(request_from_row(self.model_dump()))

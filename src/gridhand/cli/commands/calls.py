@@ -83,7 +83,7 @@ def _current(client: Client, limit: int) -> list[Call]:
     """Return open calls and own calls that ended in the last hour."""
     recent = client.calls(states=["open"], limit=limit)
     since = time.time() - _RECENT_S
-    ended = client.calls(states=STATES[2:], owner=own_name(), limit=limit)
+    ended = client.calls(states=STATES[2:], owner=own_name(client), limit=limit)
     recent += [call for call in ended if (render.moment(call["ended_at"]) or 0) >= since]
     return recent[:limit]
 

@@ -12,6 +12,8 @@ from gridhand.cli import render
 from gridhand.cli.help_format import CommandGroup, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gridhand.home import Home
 
 
@@ -52,13 +54,14 @@ def show(as_json: bool) -> None:
     unused = set(facts["not_used_yet"])
     rows = [
         (
-            key,
-            _text(setting["value"]),
+            name,
+            _text(value),
             setting["from"] + (" (not used yet)" if key.partition(".")[0] in unused else ""),
         )
         for key, setting in facts["values"].items()
+        for name, value in _leaves(key, setting["value"])
     ]
-    click.echo("\n".join(render.table(("SETTING", "VALUE", "FROM"), rows)))
+    click.echo("\n".join(render.fitted_table(("SETTING", "VALUE", "FROM"), rows)))
 
 
 @config.command()
@@ -69,11 +72,15 @@ def reload(as_json: bool) -> None:
 
     with connect() as client:
         facts = client.reload_config()
+    if facts["file"] is None:
+        from gridhand.core.errors import GridError
+
+        raise GridError(
+            "there is nothing to reload: the controller was started without a configuration file",
+            hint="`grid stop --keep-jobs`, then name one: `grid serve --config FILE`.",
+        )
     if as_json:
         render.print_json(facts)
-        return
-    if facts["file"] is None:
-        click.echo("the controller has no configuration file")
         return
     changed = ", ".join(facts["changed"]) or "nothing"
     click.echo(f"read {facts['file']}: {changed} changed")
@@ -95,6 +102,15 @@ def check(file: str, as_json: bool) -> None:
     click.echo(f"{file} is valid")
     if unused:
         click.echo(f"not used yet: {', '.join(unused)}")
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a setting, or each of its parts: a line for all of a queue would be very long."""
+    if not isinstance(value, dict) or not value:
+        yield key, value
+        return
+    for name, part in value.items():
+        yield from _leaves(f"{key}.{name}", part)
 
 
 def _text(value: Any) -> str:

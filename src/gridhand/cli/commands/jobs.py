@@ -111,7 +111,7 @@ def current_lines(client: Client, limit: int) -> list[Job]:
     if len(waiting) == limit:  # running jobs are older than queued ones, and must be shown
         running = client.job_lines(states=["running"], limit=limit)
         waiting = running + [line for line in waiting if line["state"] != "running"]
-    ended = client.job_lines(states=STATES[2:], owner=own_name(), limit=limit, since=since)
+    ended = client.job_lines(states=STATES[2:], owner=own_name(client), limit=limit, since=since)
     return sorted([*waiting, *ended][:limit], key=_number, reverse=True)
 
 
@@ -119,18 +119,20 @@ def _recently_ended(client: Client, limit: int) -> list[Job]:
     """Return own jobs that ended in the last hour; a small page is asked for first."""
     since = time.time() - _RECENT_S
     for count in sorted({min(_FEW, limit), limit}):
-        ended = client.jobs(states=STATES[2:], owner=own_name(), limit=count)
+        ended = client.jobs(states=STATES[2:], owner=own_name(client), limit=count)
         lately = [job for job in ended if (render.moment(job["ended_at"]) or 0) >= since]
         if len(lately) < count:
             break
     return sorted(lately, key=_number, reverse=True)
 
 
-def own_name() -> str:
-    """Return the name that the controller knows this user by."""
+def own_name(client: Client) -> str:
+    """Return the name that the controller knows this user by; over a network, the token has it."""
     import os
     import pwd
 
+    if client.remote and (facts := client.probe()) is not None:
+        return str(facts["owner"])
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -229,39 +231,86 @@ def remark(job: Job) -> str:
     return str(job["reason"])
 
 
-@command()
+@command(
+    epilog="""
+    grid cancel 17 18
+    grid cancel --name 'sweep-*' --state queued
+    """
+)
+@option("--all", "everything", is_flag=True, help="Cancel all your open jobs.")
+@option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="PATTERN",
+    help="Cancel your open jobs of this name; * stands for any text. Repeatable.",
+)
+@option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["queued", "running"]),
+    help="Cancel your jobs in this state. Repeatable.",
+)
+@option(
+    "--user",
+    shell_complete=complete_owners,
+    metavar="NAME",
+    help="Cancel jobs of this user; for administrators.",
+)
 @option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
 @option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.pass_context
-def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+def cancel(
+    ctx: click.Context,
+    ids: tuple[str, ...],
+    everything: bool,
+    names: tuple[str, ...],
+    states: tuple[str, ...],
+    user: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Cancel queued or running jobs.
 
     A running job gets SIGTERM, and SIGKILL when its grace time is over. The id of an array means
-    all its tasks, and @ means your last job. Jobs that have ended are left as they are.
+    all its tasks, and @ means your last job. Jobs that have ended are left as they are. Instead of
+    ids, --name, --state and --user describe open jobs; together they narrow the choice.
     """
+    from gridhand.cli.support.job_choice import JobChoice
     from gridhand.client import connect
+
+    choice = JobChoice(everything, names, states, user)
+    choice.check(ids)
+    with connect() as client:
+        chosen = list(ids) if ids else choice.ids(client)
+        cancelled, messages, failed = _cancel_each(client, chosen)
+    if as_json:
+        render.print_json(cancelled)
+    elif not quiet:
+        click.echo("\n".join(messages) if chosen else "no open job matches")
+    ctx.exit(failed)
+
+
+def _cancel_each(client: Client, ids: list[str]) -> tuple[list[Job], list[str], int]:
+    """Cancel jobs; return them, a sentence about each, and the exit code."""
     from gridhand.core.errors import GridError
 
     cancelled: list[Job] = []
     messages: list[str] = []
     failed = 0
-    with connect() as client:
-        for id in ids:
-            try:
-                answer = client.cancel_all(resolve_id(client, id))
-                cancelled += answer["jobs"]
-                messages.append(cancel_message(answer))
-            except GridError as error:
-                if len(ids) == 1:
-                    raise
-                failed = 125  # the others are still cancelled
-                click.echo(f"error: {error}", err=True)
-    if as_json:
-        render.print_json(cancelled)
-    elif not quiet:
-        click.echo("\n".join(messages))
-    ctx.exit(failed)
+    for id in ids:
+        try:
+            answer = client.cancel_all(resolve_id(client, id))
+            cancelled += answer["jobs"]
+            messages.append(cancel_message(answer))
+        except GridError as error:
+            if len(ids) == 1:
+                raise
+            failed = 125  # the others are still cancelled
+            click.echo(f"error: {error}", err=True)
+    return cancelled, messages, failed
 
 
 def cancel_message(answer: dict[str, Any]) -> str:
@@ -271,11 +320,12 @@ def cancel_message(answer: dict[str, Any]) -> str:
     if jobs[0]["array"] is None or len(jobs) == 1:
         return _job_message(jobs[0], was_open)
     array, count, stopping = jobs[0]["array"], answer["count"], answer["stopping"]
+    kind = "gang" if jobs[0].get("nodes") else "array"
     if not was_open:
-        return f"array {array} had already ended"
+        return f"{kind} {array} had already ended"
     parts = [f"cancelled {count - stopping} tasks"] if count > stopping else []
     parts += [f"stopping {stopping} that run"] if stopping else []
-    return f"array {array}: {', '.join(parts)}"
+    return f"{kind} {array}: {', '.join(parts)}"
 
 
 def _job_message(job: Job, was_open: bool) -> str:

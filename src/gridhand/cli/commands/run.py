@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from gridhand.client import Client
 
 _CONDITIONS = ("afterok", "afterany", "afternotok")
-_PLAIN = ("name", "priority", "task_type", "array", "retries", "processes", "within", "queue")
+_PLAIN = (
+    "name", "priority", "task_type", "array", "nodes", "retries", "processes", "within", "queue",
+)  # fmt: skip
 _COUNT = partial(option, metavar="N")
 _FILE = partial(option, shell_complete=complete_files, metavar="FILE")
 
@@ -55,12 +57,17 @@ def read_variables(ctx: click.Context, param: click.Parameter, values: tuple[str
     grid run -d --gpus 1 -t 2h -- python train.py     in the background for 2 h
     grid run -a 1-100%8 -- ./task.sh                  100 tasks, 8 at a time
     grid run --after 17 --retries 3 -- ./report.sh    after job 17 has succeeded
+    grid run --nodes 4 --gpus 8 -- ./train.sh         on 4 nodes at once, 8 GPUs on each
     """,
 )
 @request_options
 @option_group(
     PLACEMENT,
+    _COUNT(
+        "-N", "--nodes", type=click.IntRange(1), help="One process on each of N nodes, together."
+    ),
     option("--within", metavar="ID", help="Run inside a reservation made with `grid reserve`."),
+    option("--anywhere", is_flag=True, help="Run on other machines, too, in a new folder there."),
 )
 @option_group(
     "Queueing",
@@ -167,7 +174,7 @@ def run(ctx: click.Context, /, **given: Any) -> None:
             ctx.exit(dry_run(client, order, as_json=given["as_json"]))
         elif given["detach"]:
             print_submitted(submit(client, order, given), given)
-        elif given["array"] is not None:
+        elif given["array"] is not None or given["nodes"] is not None:
             ctx.exit(run_array(client, order, given))
         else:
             ctx.exit(run_job(client, order, given))
@@ -179,7 +186,8 @@ def _adapt(client: Client, order: dict[str, Any], given: dict[str, Any]) -> None
         return
     from gridhand.cli.support.remote_files import adapt_order, refuse_files
 
-    if given["fetch"] and (given["detach"] or given["array"] is not None):
+    many = given["array"] is not None or given["nodes"] is not None
+    if given["fetch"] and (given["detach"] or many):
         raise click.UsageError("--fetch needs one job to wait for; use `grid fetch` afterwards.")
     if client.remote:
         adapt_order(client, order, given)
@@ -200,6 +208,8 @@ def submission(**given: Any) -> dict[str, Any]:
         "request": request,
         "detached": given["detach"],
     }
+    if given["anywhere"]:
+        order["anywhere"] = True
     if given["within"] is not None and not request:
         del order["request"]
     for name in _PLAIN:
@@ -277,9 +287,11 @@ def print_submitted(jobs: list[dict[str, Any]], given: dict[str, Any]) -> None:
         return
     click.echo(id)
     if not quiet:
-        what = (
-            f"array {id} ({len(task_ids(jobs, given))} tasks)" if jobs[0]["array"] else f"job {id}"
-        )
+        what = f"job {id}"
+        if given["nodes"] is not None:
+            what = f"gang {id} (on {given['nodes']} nodes)"
+        elif jobs[0]["array"]:
+            what = f"array {id} ({len(task_ids(jobs, given))} tasks)"
         click.echo(f"grid: submitted {what}; follow it with `grid logs -f {id}`", err=True)
 
 
@@ -300,6 +312,8 @@ def submit(client: Client, order: dict[str, Any], given: dict[str, Any]) -> list
 
 def task_ids(jobs: list[dict[str, Any]], given: dict[str, Any]) -> list[str]:
     """Return the ids of all tasks: the reply has only the first of a large array."""
+    if given["nodes"] is not None:
+        return [f"{jobs[0]['array']}_{rank}" for rank in range(given["nodes"])]
     from gridhand.core.model.job_arrays import read_array
 
     return [f"{jobs[0]['array']}_{index}" for index in read_array(given["array"]).indices]
@@ -331,24 +345,30 @@ def run_array(client: Client, order: dict[str, Any], given: dict[str, Any]) -> i
     """Submit an array, print the output of its tasks in order, and return the highest exit code.
 
     The tasks run side by side; the output of a later one is printed when those before it have
-    ended.
+    ended. The exit code of a gang is that of the member that failed first.
     """
+    from gridhand.cli.support.gang_outcome import gang_exit_code
     from gridhand.client.session import Session
 
-    ended: list[dict[str, Any]] = []
-    highest = 0
+    ended: list[tuple[dict[str, Any], int]] = []
     with Session(client) as session:  # the jobs end with this process, however it ends
         jobs = submit(client, order, given)
         ids = task_ids(jobs, given)
         session.attach(ids)
+        kept = given["as_json"]
         with _attached(client, jobs[0], order, given) as attached:
             for id in ids:
                 job = attached.follow({"id": id, "state": "queued"}, output=not given["as_json"])
-                highest = max(highest, attached.end(job))
-                if given["as_json"]:
-                    ended.append(job)
-    _print(ended, given, many=True)
-    return highest
+                ended.append((job if kept else _summary(job), attached.end(job)))
+    _print([job for job, _ in ended], given, many=True)
+    if given["nodes"] is not None:
+        return gang_exit_code(ended)
+    return max(code for _, code in ended)
+
+
+def _summary(job: dict[str, Any]) -> dict[str, Any]:
+    """Return what the exit code depends on: an array may have a million tasks."""
+    return {name: job[name] for name in ("reason", "ended_at", "array_index")}
 
 
 def _attached(

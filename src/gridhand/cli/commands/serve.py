@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -113,13 +114,27 @@ def serve(
         listen=ListenOptions(host, port, tls_cert, tls_key, insecure),
     )
     # The output of a controller in the background is its log, which must not have the link.
-    announce = _announce if ready_fd is None else None
+    announce = partial(_announce, None if port is None else home) if ready_fd is None else None
+    if ready_fd is None:
+        _forget_address(home)
     ctx.exit(run_controller(home, start, ready_fd=ready_fd, announce=announce))
 
 
-def _announce(url: str, link: str) -> None:
+def _announce(home: Home | None, url: str, link: str) -> None:
+    """Print where the controller listens; with a home, note it for those that come after."""
+    if home is not None:
+        from gridhand.posix.private_files import replace_file
+
+        replace_file(home.listened, url.encode())
     click.echo(f"listening at {url}")
     click.echo(f"for your browser, once, within 10 minutes: {link}")
+
+
+def _forget_address(home: Home) -> None:
+    import os
+
+    with contextlib.suppress(OSError):
+        os.unlink(home.listened)
 
 
 @contextlib.contextmanager

@@ -62,6 +62,7 @@ def details(job: Job) -> list[str]:
         "Queue": job["queue"],
         "Deadline": job["deadline_at"] and render.local_time(job["deadline_at"]),
         "After": _after(job["after"]),
+        "Rank": _rank(job),
         "Node": job["node"],
         "Reservation": job.get("within"),
         "GPUs": ", ".join(map(str, job["gpus"] or ())),
@@ -135,6 +136,14 @@ def _constraint(value: Any) -> str:
 
 def _after(after: list[dict[str, str]] | None) -> str:
     return ", ".join(f"{job['condition']}:{job['id']}" for job in after or ())
+
+
+def _rank(job: Job) -> str:
+    """Return which member of a gang it is, and where the members meet."""
+    if job.get("nodes") is None:
+        return ""
+    master = job["attempts"][-1].get("master") if job["attempts"] else None
+    return f"{job['array_index']} of {job['nodes']}{f', master {master}' if master else ''}"
 
 
 def _peak(job: Job) -> str:

@@ -34,6 +34,5 @@ MEANT = {
     "undrain": "grid node resume NODE",
     "usage": "grid stats NODE",
     "version": "grid --version",
-    "wait": "grid logs -f ID",
     "workers": "grid list",
 }

@@ -104,6 +104,7 @@ class Attached:
     ) -> None:
         self._client = client
         self._array: str | None = job["array"]
+        self._kind = "job" if job["array"] is None else "gang" if job.get("nodes") else "array"
         self._id: str = job["array"] or job["id"]
         self._elsewhere = elsewhere  # streams that go to files
         self._job: Job | None = None  # the job that is followed now
@@ -195,7 +196,7 @@ class Attached:
 
     def _cancel(self, number: int) -> None:
         self._sent = number
-        self._say(f"cancelling {'job' if self._array is None else 'array'} {self._id}")
+        self._say(f"cancelling {self._kind} {self._id}")
         self._request(lambda: self._client.cancel(self._id))
 
     def _say(self, text: str) -> None:

@@ -47,6 +47,7 @@ _MESSAGES = {
     "preempted": "preempted by more urgent work",
     "node_lost": "its node was lost",
     "agent_lost": "exit status unknown: the starter on its node died",
+    "gang": "cancelled: another member of its gang ended without success",
     "device_lost": "one of its GPUs was lost",
     "client_gone": "cancelled: its client is gone",
     "dependency": "dependency failed",

@@ -20,7 +20,8 @@ def dry_run(client: Client, order: dict[str, Any], *, as_json: bool) -> int:
 
         print_json(plan)
     else:
-        click.echo(_text(plan, "the first task" if "array" in order else "the job"))
+        subject = "the first task" if "array" in order else "the job"
+        click.echo(_text(plan, "the gang" if "nodes" in order else subject))
     return 0 if plan["starts"] else WOULD_WAIT
 
 
@@ -29,7 +30,8 @@ def _text(plan: dict[str, Any], subject: str) -> str:
         when = _when(plan, subject)
         return f"{when}{subject} would wait: {plan['why']}"
     devices = f" (GPUs {', '.join(plan['gpus'])})" if plan["gpus"] else ""
-    return f"{subject} would start now on {plan['node']}{devices}"
+    where = ", ".join(plan.get("nodes") or [plan["node"]])
+    return f"{subject} would start now on {where}{devices}"
 
 
 def _when(plan: dict[str, Any], subject: str) -> str:

@@ -36,6 +36,8 @@ def translate_sbatch(words: list[str]) -> tuple[list[str], list[str]]:
             ours.append(f"{_SAME[name]}={value}")
         elif name in _GPUS and (gpus := _gpus(name, value or "")):
             ours += gpus
+        elif name == "nodes" and value is not None and value.isdecimal() and value != "1":
+            ours.append(f"--nodes={value}")
         elif not (name in _ONE_IS_USUAL and value == "1"):
             ignored.append(f"--{name}" if value is None else f"--{name}={value}")
     return ours, ignored

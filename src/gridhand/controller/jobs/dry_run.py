@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gridhand.controller.controller import Controller
+from gridhand.controller.jobs.gang_plan import plan_gang
 from gridhand.controller.jobs.job_reader import JobFilter
 from gridhand.controller.keeper.job_commands import admit_jobs
 from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
@@ -43,6 +44,8 @@ async def planned(
         return await controller.ask(Read(lambda context: _plan_within(work, after, context)))
     waits = await _find_waits(controller, after)
     waits = waits or await controller.ask(Read(lambda context: _find_quota(work, context)))
+    if work.nodes is not None:
+        return await _plan_gang(controller, work, waits)
     try:
         found, kept = await controller.ask(Read(lambda context: _explain(work, context)))
     except InvalidRequest as error:  # its neighbour does not exist now, but may come
@@ -51,13 +54,23 @@ async def planned(
     answer = _answer(found, why)
     if why is None or waits:
         return answer
+    return answer | {"node": None, "gpus": []} | await _expected(controller, work)
+
+
+async def _plan_gang(controller: Controller, work: JobSpec, waits: str) -> dict[str, Any]:
+    answer = await controller.ask(Read(lambda context: plan_gang(work, waits, context)))
+    if answer["starts"] or waits:
+        return answer
+    return answer | await _expected(controller, work)
+
+
+async def _expected(controller: Controller, work: JobSpec) -> dict[str, Any]:
+    """Return when and where a job that has to wait would start, if that is known."""
     place = await controller.new_place(work)
-    start = None if place is None else place.start
-    answer |= {"node": None, "gpus": []}
-    if start is not None:
-        answer["starts_in_s"] = max(0, start.at - controller.now()) / 1000
-        answer["starts_on"] = start.node
-    return answer
+    if place is None or place.start is None:
+        return {}
+    wait_ms = max(0, place.start.at - controller.now())
+    return {"starts_in_s": wait_ms / 1000, "starts_on": place.start.node}
 
 
 def _answer(found: Explanation | None, why: str | None) -> dict[str, Any]:
@@ -99,7 +112,7 @@ def _why_kept(work: JobSpec, asked: Request, context: Context) -> str | None:
 def _find_quota(work: JobSpec, context: Context) -> str:
     """Return which quota has no room for the job now, or an empty text."""
     quotas = running_quotas(context.queues, context.ledger.jobs.placed())
-    return quotas.why(work, most_charged(work.request)) or ""
+    return quotas.why(work, most_charged(work.request, work.nodes)) or ""
 
 
 async def _find_waits(controller: Controller, after: tuple[After, ...]) -> str:

@@ -11,6 +11,9 @@ from gridhand.engines.base import StartOrder
 from gridhand.posix.unix_users import UnixUser
 
 LOG_BYTES = 256 * 10**6  # of each of a job's two files
+RANK_VARIABLES = (
+    "GRIDHAND_RANK", "GRIDHAND_WORLD_SIZE", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 PROCESSES = 4096  # of a job at once, threads included, unless it says otherwise
 
 
@@ -34,7 +37,7 @@ def make_order(
         node=held.node,
         argv=list(work.command),
         cwd=work.folder,
-        env={**environment, **_variables(job, held)},
+        env={**_without_rank(environment), **_variables(job, held), **_rank_variables(job)},
         cores=amounts.get("cpu", 0),
         pin=pin,
         memory_bytes=amounts.get("memory"),
@@ -91,3 +94,21 @@ def _variables(job: Job, held: Allocation) -> dict[str, str]:
         found["GRIDHAND_ARRAY_ID"] = job.array
         found["GRIDHAND_ARRAY_TASK_ID"] = str(job.array_index)
     return found
+
+
+def _rank_variables(job: Job) -> dict[str, str]:
+    """Return which member of a gang this is, and where the members meet."""
+    attempt, nodes = job.attempt, job.work.nodes
+    assert attempt is not None
+    if nodes is None:
+        return {}
+    rank, (address, _, port) = str(job.array_index), attempt.master.rpartition(":")
+    texts = (rank, str(nodes), rank, str(nodes), address, port)
+    return dict(zip(RANK_VARIABLES, texts, strict=True))
+
+
+def _without_rank(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables without those of a gang whose member submitted this job."""
+    if RANK_VARIABLES[0] not in environment:
+        return environment
+    return {name: text for name, text in environment.items() if name not in RANK_VARIABLES}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gridhand.controller.keeper.allocation_waits import AllocationWaits
+from gridhand.controller.keeper.gang_starts import start_gang
 from gridhand.controller.keeper.job_commands import cancel_job, end_lost_attempts
 from gridhand.controller.keeper.ledger_commands import Context, resolve_neighbours
 from gridhand.controller.keeper.prefetch import Prefetch
@@ -229,6 +230,7 @@ class Dispatch:
                 self._freed_on.add(after.node)
                 self._more = True
             elif kind.startswith("node."):
+                self.timeline.drop_closed(context.ledger)
                 self.queue.freed()
                 self._more = True
 
@@ -285,6 +287,9 @@ class Dispatch:
             if job.id in self.waits:
                 self._grant_waiting(context, job, grant)
                 continue
+            if job.work.nodes is not None:
+                started += start_gang(self, context, job)
+                continue
             if full is None or (job.array, job.request) != full[:2]:
                 refusal = self._try(context, job)
                 if refusal is None:
@@ -300,7 +305,7 @@ class Dispatch:
                 self.queue.put(self._line_up(context, job, shared))
                 started += 1
             else:
-                self._make_room_later(context, job, full[2])
+                self.make_room_later(context, job, full[2])
                 self.queue.refuse(job.id, full[2])
 
     def _grant_waiting(self, context: Context, entry: Job, grant: Grant) -> None:
@@ -312,7 +317,7 @@ class Dispatch:
             self.queue.block(entry.id, str(refused))
         else:
             if entry.id not in self.queue.ready.apart:
-                self._make_room_later(context, entry, refused.refusal)
+                self.make_room_later(context, entry, refused.refusal)
             self.queue.refuse(entry.id, refused.refusal)
 
     def _try(self, context: Context, job: Job) -> Refusal | RoomClaim | str | None:
@@ -328,7 +333,7 @@ class Dispatch:
             return str(error)
         if not isinstance(placed, Placement):
             return placed
-        started = self._grant(context, job, placed)
+        started = self.grant(context, job, placed)
         self._prefetch.started(started)
         self.queue.put(started)
         self.timeline.drop(job.id)
@@ -338,13 +343,14 @@ class Dispatch:
             self.queue.ready.close_filled()
         return None
 
-    def _make_room_later(self, context: Context, job: Job, refusal: Refusal | str) -> None:
+    def make_room_later(self, context: Context, job: Job, refusal: Refusal | str) -> None:
         """Stop others for an urgent job that was refused, or keep room free from when some ends."""
         if isinstance(refusal, str):
             return
         asked, rank = refusal.asked, self.queue.ready.rank(job.work.priority)
         known = self.timeline.get(job.id)
-        if job.work.priority is Priority.URGENT and not (known is not None and known.preempts):
+        preempts = job.work.priority is Priority.URGENT and job.work.nodes is None
+        if preempts and not (known is not None and known.preempts):
             if self._preempt(context, job, asked, rank):
                 return
             chance = self.preemption.next_chance(rank, context.ledger, context.now)
@@ -382,7 +388,8 @@ class Dispatch:
         )
         return context.ledger.put_job("job.started", started)
 
-    def _grant(self, context: Context, job: Job, placed: Placement) -> Job:
+    def grant(self, context: Context, job: Job, placed: Placement, master: str = "") -> Job:
+        """Start a job where it was placed."""
         ledger = context.ledger
         terms = Terms(job.work.owner, lifetime=Lifetime.JOB)
         (held,) = ledger.grant([placed], terms, now=context.now)
@@ -393,6 +400,7 @@ class Dispatch:
             now=context.now,
             choice=_choice(job, placed),
             waited=self.queue.waited(job.id, context.now),
+            master=master,
         )
         return ledger.put_job("job.started", started)
 

@@ -11,21 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gridhand.controller.keeper.gang_ends import end_with_member
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.controller.keeper.run_within import find_room_within, spec_within, start_within
 from gridhand.core.errors import (
     InvalidDependency,
+    InvalidInput,
     JobsFull,
     NeverFits,
     NotYours,
     UnknownJob,
     UnknownResource,
 )
+from gridhand.core.explain.gang_refusal import GangRefusal
 from gridhand.core.explain.refusal import Refusal
 from gridhand.core.jobs import job as jobs
+from gridhand.core.jobs.gang import members_of, others_of
 from gridhand.core.jobs.job import AttemptEnd, Job, JobSpec, JobState, Reason
 from gridhand.core.ledger.allocations import Allocation, AllocationMove, Lifetime
 from gridhand.core.model.names import JobId
+from gridhand.core.model.requests import Request
 from gridhand.core.notes import NoteSignal
 from gridhand.core.observations import NoteSpawned, SkipJobNumbers, Spawned
 from gridhand.core.operations import (
@@ -58,6 +63,8 @@ def submit(command: Submit, context: Context) -> Submitted:
     assert command.work is not None
     index, indices = context.ledger.jobs, command.indices
     count = max(1, len(indices))
+    if command.work.nodes is not None and indices != tuple(range(command.work.nodes)):
+        raise InvalidInput("nodes", command.work.nodes, "one task for each rank, and no array")
     work = admit_jobs(command.work, count, context, command.left_open)
     if len(index.open) + count > MOST_OPEN:
         raise JobsFull(len(index.open), MOST_OPEN)
@@ -112,6 +119,9 @@ def _check_room(work: JobSpec, command: Submit, context: Context) -> Allocation 
         strategy_named(request.strategy)  # raises if there is none of that name
     if request.together_with is not None or request.apart_from:
         return None  # what these name may come and go while the job waits
+    if work.nodes is not None:
+        _check_gang(request, work.nodes, context)
+        return None
     shape = context.ledger.touched.shape
     if not request.labels and context.can_fit.get(request) == shape:
         return None
@@ -124,6 +134,13 @@ def _check_room(work: JobSpec, command: Submit, context: Context) -> Allocation 
         context.can_fit.clear()
     context.can_fit[request] = shape
     return None
+
+
+def _check_gang(request: Request, nodes: int, context: Context) -> None:
+    """Raise NeverFits if there are too few nodes that could ever hold a member."""
+    refusal = GangRefusal(request, context.snapshot, nodes)
+    if not refusal.ever:
+        raise refusal.error()
 
 
 def _new_ids(first: int, indices: Sequence[int]) -> list[JobId]:
@@ -139,10 +156,13 @@ def cancel(command: Cancel, context: Context) -> list[JobId]:
 
 
 def _find_jobs(context: Context, id: str, owner: str) -> list[Job]:
-    """Return the job with that id, or the tasks of that array, or raise UnknownJob."""
+    """Return the job with that id and its gang, or the tasks of that array; else UnknownJob."""
     index = context.ledger.jobs
     job = _find_job(context, JobId(id))
-    found = [job] if job is not None else [job for job in index.open.values() if job.array == id]
+    if job is not None:
+        found = members_of(job, index.open) or [job]
+    else:
+        found = [job for job in index.open.values() if job.array == id]
     found = found or [job for job in context.past_jobs.values() if job.array == id]
     found = found or [job for job in index.over.values() if job.array == id]
     if not found:
@@ -199,7 +219,8 @@ def _end_attempt(context: Context, id: JobId, how: AttemptEnd, jitter: float = 0
     if job is None:
         return False
     most_bytes = _largest_memory(context) if how.reason is Reason.OOM else None
-    after = jobs.end(job, how, now=context.now, most_bytes=most_bytes, jitter=jitter)
+    others = others_of(job, ledger.jobs.open)
+    after = jobs.end(job, how, now=context.now, most_bytes=most_bytes, jitter=jitter, others=others)
     if after is job:
         return False
     ledger.put_job("job.requeued" if after.open else "job.ended", after)
@@ -209,6 +230,8 @@ def _end_attempt(context: Context, id: JobId, how: AttemptEnd, jitter: float = 0
         ledger.move(
             how.allocation, AllocationMove.RELEASE, now=context.now, why=f"job {id} has ended"
         )
+    if others is not None:
+        end_with_member(after, context.ledger, context.now)
     return True
 
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from gridhand.controller.keeper.ledger_commands import Context
 from gridhand.core.errors import AllocationBusy, InvalidInput, MoveRefused
+from gridhand.core.explain.tied_requests import why_not_there
 from gridhand.core.jobs import job as jobs
 from gridhand.core.jobs.job import After, Job, JobSpec
 from gridhand.core.jobs.retry_policy import RetryPolicy
 from gridhand.core.ledger.allocations import Allocation, AllocationState, Lifetime
 from gridhand.core.model.gpus import GpuRequest
-from gridhand.core.model.requests import Request
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.model.resources import UNIT
 
 _RUN_IN = "run in"
@@ -42,6 +43,12 @@ def find_room_within(
         raise MoveRefused(_RUN_IN, held.id, "it is reserved, and not confirmed yet")
     if context.ledger.nodes[held.node].elsewhere:
         raise MoveRefused(_RUN_IN, held.id, f"the machine of {held.node} is not connected")
+    tie = work.request.tied_to
+    if tie is not None and context.ledger.nodes[held.node].node.remote:
+        allowed = f"an allocation on this machine. It is on {held.node}: {why_not_there(tie)}"
+        if tie is Tie.FOLDER:
+            allowed += "; with anywhere (--anywhere) the job runs in a new folder there"
+        raise InvalidInput("within", held.id, allowed)
     inside = context.ledger.jobs.holding(held.id)
     if inside:
         raise AllocationBusy(_RUN_IN, held.id, f"job {inside[0].id} runs in it")

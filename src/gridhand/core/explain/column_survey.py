@@ -19,6 +19,7 @@ from gridhand.core.explain.survey import (
     could_hold,
 )
 from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.nodes import ENGINE_LABEL
 from gridhand.core.model.requests import Request
 from gridhand.core.placement.columns import ALL, Bools, Floats, Ints
 
@@ -40,6 +41,8 @@ class ColumnSurvey:
                 self._may[columns.row_of[name]] = False
         for key, value in asked.labels.items():
             self._may &= columns.labelled(key, value, ALL)
+        if asked.tied_to is not None:
+            self._may &= columns.labelled(ENGINE_LABEL, None, ALL)
         self._there: Bools = self._may & columns.rows["open"]
         self._short: dict[str, Bools] = {
             name: columns.amounts(name)[0] < amount for name, amount in asked.amounts.pairs

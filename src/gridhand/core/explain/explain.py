@@ -17,9 +17,10 @@ from gridhand.core.explain.refusal import could_ever
 from gridhand.core.explain.shortfalls import reasons_of
 from gridhand.core.explain.suggestions import changes
 from gridhand.core.explain.survey import MOST_NEAREST, Misses, Survey, survey
+from gridhand.core.explain.tied_requests import why_not_there
 from gridhand.core.ledger.ledger import Placement
 from gridhand.core.model.nodes import Health
-from gridhand.core.model.requests import Request
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.placement.place import place
 
 if TYPE_CHECKING:
@@ -191,16 +192,19 @@ def _not_permitted(
     for row in rows:
         grouped.setdefault(tuple(_forbidden(about, snapshot.use(row))), []).append(names[row])
     for reasons, found in sorted(grouped.items(), key=lambda one: (len(one[0]), one[1])):
-        kind = "excluded" if reasons == (_EXCLUDED,) else "labels"
+        kind = _KINDS.get(reasons[0], "labels")
         yield NodeGroup(kind, (), reasons, len(found), tuple(found[:MOST_NEAREST]))
 
 
 _EXCLUDED = "the node is excluded"
+_KINDS = {_EXCLUDED: "excluded", **{why_not_there(tie): "tied" for tie in Tie}}
 
 
 def _forbidden(about: Request, use: NodeUsage) -> Iterable[str]:
     if use.node.name in about.exclude:
         return [_EXCLUDED]
+    if about.tied_to is not None and use.node.remote:
+        return [why_not_there(about.tied_to)]
     has = use.node.labels
     return [
         f"its label {key} is not {value}"

@@ -25,7 +25,8 @@ class NodeGroup:
 
     `kind` is `lacks` if they lack the resources in `lacking`; if they take no work, it says why:
     `draining`, `suspect`, `overcommitted` or `down`; if the request may not go there, it is
-    `not_pinned`, `excluded` or `labels`. `reasons` are those of the first of `nodes`, the nearest.
+    `not_pinned`, `excluded`, `tied` or `labels`. `reasons` are those of the first of
+    `nodes`, the nearest.
     """
 
     kind: str

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gridhand.core.explain.refusal import unknown_resource
+from gridhand.core.explain.tied_requests import why_not_there
 from gridhand.core.model.amount_text import at_least, at_most, request_text
 from gridhand.core.model.gpus import Gpu, GpuRequest
 from gridhand.core.model.nodes import Node
@@ -38,6 +39,11 @@ def never_because(asked: Request, snapshot: Snapshot, permitted: Sequence[int]) 
 
 def _why_none(asked: Request, nodes: list[Node]) -> Iterator[str]:
     found = False
+    there = [node for node in nodes if asked.node in (None, node.name)]
+    if asked.tied_to is not None and all(node.remote for node in there):
+        found = True
+        which = asked.node or "every node"
+        yield f"{which} is not permitted: {why_not_there(asked.tied_to)}"
     for key, value in asked.labels.items():
         if all(node.labels.get(key) != value for node in nodes):
             found = True

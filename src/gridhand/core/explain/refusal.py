@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gridhand.core.errors import GridError, NeverFits, NoRoom, UnknownResource
 from gridhand.core.explain.shortfalls import find_shortfalls, reasons_of
 from gridhand.core.explain.survey import could_hold, survey
+from gridhand.core.explain.tied_requests import how_to_permit, why_none_elsewhere
 from gridhand.core.ledger.ledger import Ledger
 from gridhand.core.model.amount_text import request_text
 from gridhand.core.model.requests import Request
@@ -120,14 +121,22 @@ class Refusal:
             return "Register a node first."
         known = self._known or _settle(self.asked, self._seen())
         if not known.ever:
-            other = ", permit other nodes" if known.left_out else ""
+            permit = how_to_permit(self.asked) if known.left_out else ""
+            other = f", {permit}" if permit else ""
             why = known.never or "no node is large enough"
-            return f"Waiting will not help: {why}. Ask for less{other}, or register a larger node."
+            ask = f"Ask for less{other}, or register a larger node."
+            return f"Waiting will not help: {why}. {ask}{self._elsewhere(known)}"
         less = known.less
         ask = f"ask for {less}" if less else "ask for less"
-        if known.left_out:  # only where the request itself rules out nodes
-            ask += ", permit other nodes"
-        return f"A{ask[1:]}, or try again when a node has room or is up again."
+        permit = how_to_permit(self.asked) if known.left_out else ""
+        if permit:  # only where the request itself rules out nodes
+            ask += f", {permit}"
+        again = "try again when a node has room or is up again."
+        return f"A{ask[1:]}, or {again}{self._elsewhere(known)}"
+
+    def _elsewhere(self, known: _Known) -> str:
+        """Return a sentence about nodes that cannot be permitted, if there are any."""
+        return f" {why_none_elsewhere(self.asked)}".rstrip() if known.left_out else ""
 
     def error(self) -> GridError:
         """Return the refusal as an error, with its reasons as of now."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridhand.core.explain.survey import Most, Survey
+from gridhand.core.explain.tied_requests import ANYWHERE
 from gridhand.core.ledger.ledger import Placement
 from gridhand.core.model.amount_text import at_least, at_most
 from gridhand.core.model.gpus import Capability, GpuRequest
-from gridhand.core.model.requests import Request
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.model.resources import UNIT, Resources, amount_text
 
 if TYPE_CHECKING:
@@ -194,6 +195,9 @@ def _fewer_constraints(asked: Request, trial: _Trial) -> Iterator[_Idea]:
             text = f"permit {placed.node}, which is excluded"
             permitted = replace(asked, exclude=kept_off)
             yield _Idea("exclude", placed.node, "", _CONSTRAINT, text, permitted)
+    if asked.tied_to is Tie.FOLDER:
+        freed = replace(asked, tied_to=None)
+        yield _Idea("anywhere", "no", "yes", _CONSTRAINT, ANYWHERE, freed)
     if asked.gpu is not None:
         yield from _other_devices(asked, asked.gpu, trial)
 

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     NODE_LOST = "node_lost"
     AGENT_LOST = "agent_lost"  # the agent died, and the exit status with it
     DEVICE_LOST = "device_lost"
+    GANG = "gang"  # another member of its gang ended without success
     CLIENT_GONE = "client_gone"
     DEPENDENCY = "dependency"  # a job it depends on did not end as required
     RELEASED = "released"  # the holder released the allocation it was to run in
@@ -70,6 +71,7 @@ class Attempt(NamedTuple):
     peak_bytes: int | None = None
     message: str = ""
     waited: Waited = ()
+    master: str = ""  # ADDRESS:PORT at which the members of a gang meet
 
     @property
     def succeeded(self) -> bool:
@@ -94,7 +96,8 @@ class Attempt(NamedTuple):
             signal=how.signal,
             reason=self.stopping or how.reason,
             peak_bytes=how.peak_bytes,
-            message=how.message,
+            # A member of a gang was told what ended the others; its node does not know.
+            message=self.message if self.stopping is Reason.GANG else how.message,
         )
 
     def _times(self, how: AttemptEnd, now: int) -> tuple[int | None, int]:

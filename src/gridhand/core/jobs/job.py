@@ -7,11 +7,13 @@ the ledger; its attempt only names the allocation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from gridhand.core.errors import JobRefused
 from gridhand.core.jobs.attempt import Attempt, AttemptEnd, Reason, Waited
+from gridhand.core.jobs.gang import next_gang_retry, others_wait_until
 from gridhand.core.jobs.retry_policy import FINAL, next_retry
 from gridhand.core.jobs.spec import JobSpec, Priority
 from gridhand.core.model.names import AllocationId, JobId, NodeName, check_label
@@ -162,6 +164,8 @@ _ENDS: dict[Reason, JobState] = {
     Reason.TIMEOUT: JobState.FAILED,
     Reason.START_FAILED: JobState.FAILED,
     Reason.PREEMPTED: JobState.FAILED,
+    Reason.RETURNED: JobState.FAILED,  # of a gang that cannot run again
+    Reason.GANG: JobState.CANCELLED,
     Reason.DEVICE_LOST: JobState.FAILED,
     Reason.NODE_LOST: JobState.LOST,
     Reason.AGENT_LOST: JobState.LOST,
@@ -215,6 +219,7 @@ def start(
     now: int,
     choice: int = 0,
     waited: Waited = (),
+    master: str = "",
 ) -> Job:
     """Start an attempt. Repeating it with the same allocation changes nothing.
 
@@ -228,7 +233,9 @@ def start(
         raise JobRefused(JobMove.START, job.id, f"it must wait until {job.not_before}")
     if any(attempt.allocation == allocation for attempt in job.attempts):
         raise JobRefused(JobMove.START, job.id, f"an ended attempt held {allocation}")
-    attempt = Attempt(len(job.attempts) + 1, node, allocation, choice, now, waited=waited)
+    attempt = Attempt(
+        len(job.attempts) + 1, node, allocation, choice, now, waited=waited, master=master
+    )
     job = job._replace(attempts=(*job.attempts, attempt), not_before=None)
     return _moved(job, JobMove.START, JobState.RUNNING)
 
@@ -241,8 +248,8 @@ def spawned(job: Job, attempt: int, *, now: int) -> Job:
     return _moved(_with(job, current._replace(started=now)), JobMove.SPAWN, job.state)
 
 
-def stop(job: Job, attempt: int, reason: Reason) -> Job:
-    """Tell the attempt to stop, because of a time-out, preemption or a lost device.
+def stop(job: Job, attempt: int, reason: Reason, message: str = "") -> Job:
+    """Tell the attempt to stop, because of a time-out, preemption, a lost device or its gang.
 
     The job keeps its allocation until the attempt has ended. If the attempt is over, nothing
     changes; if it is already stopping, the first reason stays.
@@ -252,7 +259,8 @@ def stop(job: Job, attempt: int, reason: Reason) -> Job:
     current = job.attempt
     if current is None or current.number != attempt or current.stopping is not None:
         return job
-    return _moved(_with(job, current._replace(stopping=reason)), JobMove.STOP, job.state)
+    stopping = current._replace(stopping=reason, message=message)
+    return _moved(_with(job, stopping), JobMove.STOP, job.state)
 
 
 def cancel(job: Job, *, now: int, reason: Reason = Reason.CANCELLED) -> Job:
@@ -261,7 +269,7 @@ def cancel(job: Job, *, now: int, reason: Reason = Reason.CANCELLED) -> Job:
     A cancelled job is not retried, even if it is preempted or its node is lost while it stops.
     Cancelling an ended job, or cancelling twice, changes nothing.
     """
-    if reason not in FINAL:
+    if reason not in FINAL and not (reason is Reason.GANG and job.state is JobState.QUEUED):
         raise ValueError(f"{reason} is a reason to stop: the job may be retried")
     if job.state is JobState.QUEUED:
         return _moved(job, JobMove.CANCEL, _ENDS[reason], reason=reason, now=now)
@@ -272,12 +280,19 @@ def cancel(job: Job, *, now: int, reason: Reason = Reason.CANCELLED) -> Job:
 
 
 def end(
-    job: Job, how: AttemptEnd, *, now: int, most_bytes: int | None = None, jitter: float = 0.0
+    job: Job,
+    how: AttemptEnd,
+    *,
+    now: int,
+    most_bytes: int | None = None,
+    jitter: float = 0.0,
+    others: Sequence[Job | None] | None = None,
 ) -> Job:
     """End the attempt: the job ends, or is queued again if its retry policy says so.
 
     A repeated report, or one of an attempt that is not running, changes nothing. `most_bytes` is
-    the memory of the largest node, `jitter` a number from 0 to 1.
+    the memory of the largest node, `jitter` a number from 0 to 1. `others` are the other members
+    if it is a gang: see `gang`.
     """
     current = job.attempt
     if current is None or (current.number, current.allocation) != (how.attempt, how.allocation):
@@ -287,12 +302,17 @@ def end(
     assert last.reason is not None
     if last.succeeded:
         return _moved(ended, JobMove.END, JobState.SUCCEEDED, reason=last.reason, now=last.ended)
-    retry = next_retry(
-        job.work.retry, ended.attempts, job.request, most_bytes=most_bytes, jitter=jitter
-    )
+    if others is None:
+        retry = next_retry(
+            job.work.retry, ended.attempts, job.request, most_bytes=most_bytes, jitter=jitter
+        )
+    else:
+        retry = next_gang_retry(ended, others, most_bytes=most_bytes, jitter=jitter)
     if retry is None:
         return _moved(ended, JobMove.END, _ENDS[last.reason], reason=last.reason, now=last.ended)
     not_before = now + retry.wait_ms if retry.wait_ms else None
+    if not_before is None and others is not None:
+        not_before = others_wait_until(others)
     waiting = ended._replace(request=retry.request, not_before=not_before)
     return _moved(waiting, JobMove.END, JobState.QUEUED)
 

@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 # Losses of a node, an agent or a device, counted separately.
 LOSSES = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.DEVICE_LOST})
 # Neither losses nor these count as failures of the job.
-_UNCOUNTED = LOSSES | {Reason.PREEMPTED, Reason.RETURNED}
+_UNCOUNTED = LOSSES | {Reason.PREEMPTED, Reason.RETURNED, Reason.GANG}
 # The job is not wanted any more, so it is never retried.
 FINAL = frozenset(
     {
@@ -48,7 +48,9 @@ USUAL = frozenset(
         Reason.PREEMPTED,
     }
 )
-_CAUSES = frozenset(Reason) - FINAL - {Reason.RETURNED}  # the reasons a policy may name
+_CAUSES = (
+    frozenset(Reason) - FINAL - {Reason.RETURNED, Reason.GANG}
+)  # the reasons a policy may name
 _CODES = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", re.ASCII)
 
 

@@ -48,10 +48,13 @@ def charged(request: Request) -> dict[str, int]:
     return parts
 
 
-def most_charged(request: Request) -> dict[str, int]:
-    """Return the largest amounts among a request and its alternatives: any of them may run."""
+def most_charged(request: Request, nodes: int | None = None) -> dict[str, int]:
+    """Return the largest amounts among a request and its alternatives: any of them may run.
+
+    With `nodes`, those of a gang on so many nodes.
+    """
     most = charged(request)
     for other in request.alternatives:
         for name, parts in charged(other).items():
             most[name] = max(parts, most.get(name, 0))
-    return most
+    return most if nodes is None else {name: parts * nodes for name, parts in most.items()}

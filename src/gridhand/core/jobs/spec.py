@@ -12,6 +12,7 @@ from gridhand.core.model.requests import Request
 
 MOST_WORDS = 100_000
 MOST_MS = 10 * 365 * 86_400_000
+MOST_NODES = 10_000  # of a gang
 
 
 class Priority(StrEnum):
@@ -63,6 +64,7 @@ class JobSpec:
     fallback_after_ms: int | None = None  # it must have waited so long for its alternatives
     warn_signal: int | None = None  # sent `warn_ms` before the time limit
     warn_ms: int | None = None
+    nodes: int | None = None  # it is a gang: one process on each of so many nodes
 
     def __post_init__(self) -> None:
         check_label(self.owner, "owner")
@@ -91,6 +93,8 @@ class JobSpec:
             _check_number("processes", self.processes, 1, 10**7)
         if self.at_once is not None:
             _check_number("at_once", self.at_once, 1, 10**9)
+        if self.nodes is not None:
+            self._check_gang()
         self._check_warning()
         self._check_times()
 
@@ -99,30 +103,49 @@ class JobSpec:
         """How long it may run, as far as that is known; else 0."""
         return self.time_limit_ms or self.expect_ms or 0
 
+    def _check_gang(self) -> None:
+        _check_number("nodes", self.nodes, 1, MOST_NODES)
+        if self.within is not None:
+            raise InvalidInput("nodes", self.nodes, "nothing beside within: that is on one node")
+        if self.at_once is not None:
+            raise InvalidInput("nodes", self.nodes, "nothing beside a limit of an array")
+        if self.request.node is not None and self.nodes != 1:
+            raise InvalidInput("nodes", self.nodes, f"1 with node {self.request.node}")
+        if self.request.together_with is not None:
+            raise InvalidInput("nodes", self.nodes, "nothing beside together_with")
+
     def _check_warning(self) -> None:
         if self.warn_signal is None and self.warn_ms is None:
             return
         if self.warn_signal is None or self.warn_ms is None:
-            raise InvalidInput("warn_signal", self.warn_signal, "warn_signal and warn_ms together")
+            raise InvalidInput("warn_signal", self.warn_signal, "warn_signal and warn_s together")
         _check_number("warn_signal", self.warn_signal, 1, 64)
         if self.time_limit_ms is None or self.warn_ms >= self.time_limit_ms:
-            raise InvalidInput("warn_ms", self.warn_ms, "less than the time limit, which it needs")
+            allowed = "less than the time limit, which it needs"
+            raise InvalidInput("warn_s", _seconds(self.warn_ms), allowed)
 
     def _check_times(self) -> None:
         if self.fallback_after_ms is not None and not self.request.alternatives:
             allowed = "a request with alternatives, or a fallback"
-            raise InvalidInput("fallback_after_ms", self.fallback_after_ms, allowed)
+            raise InvalidInput("fallback_after", _seconds(self.fallback_after_ms), allowed)
         if self.begin_ms is not None and self.within is not None:
-            raise InvalidInput("begin_ms", self.begin_ms, "nothing beside within: it runs at once")
+            allowed = "nothing beside within: it runs at once"
+            raise InvalidInput("begin", _seconds(self.begin_ms), allowed)
         earliest = (self.begin_ms or 0) + self.longest_ms
         if self.deadline_ms is not None and self.deadline_ms < earliest:
-            allowed = f"{earliest} or more, as it begins no earlier and may run so long"
-            raise InvalidInput("deadline_ms", self.deadline_ms, allowed)
+            least = f"{_seconds(earliest)} from its submission, or later"
+            allowed = f"{least}: it begins no earlier and may run so long"
+            raise InvalidInput("deadline", _seconds(self.deadline_ms), allowed)
 
 
 _TIMES = (
     "time_limit_ms", "expect_ms", "begin_ms", "deadline_ms", "fallback_after_ms", "warn_ms",
 )  # fmt: skip
+
+
+def _seconds(ms: int) -> str:
+    """Return a time as users wrote it."""
+    return f"{ms / 1000:g} s"
 
 
 def _check_number(field: str, value: object, least: int, most: int) -> None:

@@ -41,6 +41,8 @@ def check_request(request: Request) -> None:
             raise InvalidRequest(name, value, allowed)
     _check_amounts(request)
     _check_names(request)
+    if request.tied_to not in (None, "folder", "caller"):
+        raise InvalidRequest("tied_to", request.tied_to, "folder or caller")
     if request.labels or not isinstance(request.labels, Mapping):
         check_labels(request.labels)
     if request.quality is not None and request.quality not in list(LEVELS):
@@ -82,6 +84,8 @@ def _check_alternative(request: Request, other: object) -> None:
         raise InvalidRequest("alternatives", other, "requests")
     if other.alternatives:
         raise InvalidRequest("alternatives", other.resources, "requests without their own")
+    if other.tied_to != request.tied_to:
+        raise InvalidRequest("tied_to", other.tied_to, "the same in every alternative")
     if other.strategy != request.strategy:
         raise InvalidRequest("strategy", other.strategy, "the same in every alternative")
     try:

@@ -27,6 +27,16 @@ class GangLayout(StrEnum):
     TOGETHER = "together"
 
 
+class Tie(StrEnum):
+    """A thing that only the controller's own machine has, so that work which needs it stays there.
+
+    FOLDER is the folder of a command, and CALLER the process that calls a function.
+    """
+
+    FOLDER = "folder"
+    CALLER = "caller"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Amounts, devices, hard constraints (`node`, `exclude`, `labels`) and preferences (`prefer`).
@@ -34,7 +44,8 @@ class Request:
     `together_with` and `apart_from` name existing allocations of the same owner, by id or holder:
     the request must go to the same node, or to none of theirs. `alternatives` are other acceptable
     requests, best first; this one is tried before them. `strategy` names how the nodes that fit are
-    ranked; None leaves that to the controller.
+    ranked; None leaves that to the controller. `tied_to` keeps it off nodes that a worker on
+    another machine serves.
     """
 
     amounts: Resources
@@ -48,6 +59,7 @@ class Request:
     together_with: str | None = None
     apart_from: tuple[str, ...] = ()
     strategy: str | None = None
+    tied_to: Tie | None = None
 
     def __setstate__(self, state: Sequence[object]) -> None:
         """Restore what an earlier version pickled: fields that it did not have get defaults."""
@@ -134,6 +146,16 @@ class Request:
         others = tuple(replace(other, node=name) for other in self.alternatives)
         return replace(self, node=name, alternatives=others)
 
+    def tied(self, tie: Tie) -> Request:
+        """Return this request restricted to nodes of the controller's own machine."""
+        others = tuple(replace(other, tied_to=tie) for other in self.alternatives)
+        return replace(self, tied_to=tie, alternatives=others)
+
+    @property
+    def names_nodes(self) -> bool:
+        """Whether it says itself which nodes it may go to, by name or by label."""
+        return self.node is not None or bool(self.labels)
+
     def avoiding(self, nodes: Iterable[NodeName]) -> Request:
         """Return this request excluding the nodes of other gang members.
 
@@ -180,7 +202,8 @@ class Request:
         near = f";{self.together_with};{self.apart_from}" if self.names_allocations else ""
         gpu = None if self.gpu is None else self.gpu.key()
         ranked = "" if self.strategy is None else f";strategy={self.strategy}"
-        return f"{self.amounts};{gpu};{where};{self.quality}{near}{ranked}"
+        tied = "" if self.tied_to is None else f";tied_to={self.tied_to}"
+        return f"{self.amounts};{gpu};{where};{self.quality}{near}{ranked}{tied}"
 
     @property
     def names_allocations(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gridhand.core.model.gpus import GpuRequest
+from gridhand.core.model.nodes import ENGINE_LABEL
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import UNIT
 from gridhand.core.placement.columns import (
@@ -60,6 +61,8 @@ class ColumnFeatures:
             needs.append(self._columns.rows["open"][self._at])
         for key, value in self.asked.labels.items():
             needs.append(self._columns.labelled(key, value, self._at))
+        if self.asked.tied_to is not None:
+            needs.append(self._columns.labelled(ENGINE_LABEL, None, self._at))
         found: Bools = needs[0]
         for need in needs[1:]:
             found = found & need

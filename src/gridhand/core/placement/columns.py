@@ -341,8 +341,8 @@ class Columns:
             self._free[name] = self._totals[name] - held
         return self._free[name], self._totals[name]
 
-    def labelled(self, key: str, value: str, rows: Rows) -> Bools:
-        """Return which nodes have this label."""
+    def labelled(self, key: str, value: str | None, rows: Rows) -> Bools:
+        """Return which nodes have this label; with None, which have none of that name."""
         if key not in self._labels:
             nodes = [self._ledger.nodes[node].node for node in self.names]
             _make_room(self._labels)

@@ -213,6 +213,7 @@ def _together(asks: Sequence[Request]) -> Request:
         gpu=_devices_of_all(asks),
         node=pins[0] if pins else None,
         exclude=frozenset(name for one in asks for name in one.exclude),
+        tied_to=next((one.tied_to for one in asks if one.tied_to is not None), None),
         alternatives=(),
     )
 

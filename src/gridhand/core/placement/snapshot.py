@@ -151,7 +151,7 @@ class Snapshot:
         if asked.node is not None:
             self.ledger.node(asked.node)  # raises if it is unknown
             candidates = [self.rows_up_to(asked.node) - 1]
-        if not asked.exclude and not asked.labels:
+        if not asked.exclude and not asked.labels and asked.tied_to is None:
             return candidates
         return [row for row in candidates if permits(asked, self.use(row))]
 
@@ -205,7 +205,7 @@ class Snapshot:
         if self._shape != ledger.touched.shape:
             self._reshape()
         labels = tuple(asked.labels.items()) if asked.labels else ()
-        key = (strategy, asked.amounts, asked.gpu, labels)
+        key = (strategy, asked.amounts, asked.gpu, labels, asked.tied_to is None)
         kept = self._kept.get(key)
         columns = self.columns() if len(ledger.names) > SMALL_CLUSTER else None
         end = ledger.touched.end if columns is None else columns.changed.end
@@ -249,7 +249,7 @@ class Snapshot:
 
     def _score_one(self, asked: Request, strategy: Strategy, use: NodeUsage) -> float:
         devices = self.room(asked, use)
-        if devices is None or (asked.labels and not _has_labels(asked, use)):
+        if devices is None or not _suits(asked, use):
             return NOWHERE
         others = self.host_use.get(use.node.name, NO_HOST_USE)
         features = NodeFeatures(asked, use, devices, self.foreign, self.mix, others)
@@ -281,8 +281,13 @@ def _cluster(ledger: Ledger) -> ClusterTotals:
 
 def permits(asked: Request, use: NodeUsage) -> bool:
     """Return whether `asked` may go to that node, ignoring pins and whether it fits there."""
-    return use.node.name not in asked.exclude and _has_labels(asked, use)
+    return use.node.name not in asked.exclude and _suits(asked, use)
 
 
-def _has_labels(asked: Request, use: NodeUsage) -> bool:
-    return all(use.node.labels.get(key) == value for key, value in asked.labels.items())
+def _suits(asked: Request, use: NodeUsage) -> bool:
+    """Return whether a node has the labels, and what the request is tied to."""
+    if asked.tied_to is not None and use.node.remote:
+        return False
+    return not asked.labels or all(
+        use.node.labels.get(key) == value for key, value in asked.labels.items()
+    )

@@ -13,6 +13,7 @@ An estimate for people: nothing is decided by it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from gridhand.core.jobs.job import Job
@@ -78,7 +79,12 @@ class Forecast:
             self._add(claim.asked, use, max(claim.start, self._now), lasts_ms)
 
     def book(self, job: Job) -> ExpectedStart | None:
-        """Book room for a job at the first time and node at which it should fit."""
+        """Book room for a job at the first time and node at which it should fit.
+
+        A gang is booked with its first member, on as many nodes from the same time.
+        """
+        if job.work.nodes is not None:
+            return None if job.array_index else self._book_gang(job, job.work.nodes)
         asked, best = current_request(job, self._now), None
         if asked.names_allocations:
             return None
@@ -92,6 +98,20 @@ class Forecast:
         at, use, choice = best
         self._add(choice, use, at, self._timeline.expected_ms(job))
         return ExpectedStart(at, use.node.name)
+
+    def _book_gang(self, job: Job, nodes: int) -> ExpectedStart | None:
+        asked = replace(current_request(job, self._now), alternatives=())
+        if asked.names_allocations:
+            return None
+        times = ((self._start_on(asked, use), use) for use in self._candidates(asked))
+        found = [(at, use.node.name, use) for at, use in times if at is not None]
+        first = sorted(found, key=lambda one: one[:2])[:nodes]
+        if len(first) < nodes:
+            return None
+        start, lasts_ms = first[-1][0], self._timeline.expected_ms(job)
+        for _, _, use in first:
+            self._add(asked, use, start, lasts_ms)
+        return ExpectedStart(start, first[0][1])
 
     def _candidates(self, asked: Request) -> Iterable[NodeUsage]:
         ledger = self._snapshot.ledger

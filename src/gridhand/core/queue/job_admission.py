@@ -109,6 +109,7 @@ def within_limits(work: JobSpec, queues: NamedQueues) -> JobSpec:
     """
     if work.within is not None:
         return work
+    _check_gang(work, queues)
     choices = list(work.request.choices())
     errors = [_over_limit(choice, work, queues) for choice in choices]
     kept = [choice for choice, error in zip(choices, errors, strict=True) if error is None]
@@ -120,6 +121,15 @@ def within_limits(work: JobSpec, queues: NamedQueues) -> JobSpec:
     request = replace(kept[0], alternatives=tuple(kept[1:]))
     after_ms = work.fallback_after_ms if request.alternatives else None
     return replace(work, request=request, fallback_after_ms=after_ms)
+
+
+def _check_gang(work: JobSpec, queues: NamedQueues) -> None:
+    """Raise OverLimit if a quota never lets so many jobs run at once."""
+    for scope in scopes_of(work) if work.nodes is not None else ():
+        most = queues.quota_of(scope).max_running_jobs
+        if most is not None and work.nodes is not None and work.nodes > most:
+            where = f"the quota of {scope}"
+            raise OverLimit("nodes", str(work.nodes), where, f"at most {most} running jobs")
 
 
 def _over_limit(choice: Request, work: JobSpec, queues: NamedQueues) -> OverLimit | None:
@@ -141,7 +151,8 @@ def _bounds(
         yield f"queue {rules.name}", choice.resources.parts(), rules.limits
     for scope in scopes_of(work):
         if running := queues.quota_of(scope).running:
-            yield f"the quota of {scope}", charged(choice), running
+            asked = {name: parts * (work.nodes or 1) for name, parts in charged(choice).items()}
+            yield f"the quota of {scope}", asked, running
 
 
 # ---- how much waits

@@ -2,7 +2,8 @@
 
 1. Only jobs of a lower priority are stopped, whose attempts run in allocations of their own, have
    run for `minimum_run_ms`, and were not preempted `most_times` already. What is held by hand, and
-   jobs within it, are spared.
+   jobs within it, are spared. A gang is one victim: all of its members are stopped, or none, so
+   it is spared if one of them has ended already.
 2. A node is considered only if the request would really fit there without them, so nobody is
    stopped in vain.
 3. On a node one job is stopped if that suffices, else two if there are few to choose from, else as
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+from gridhand.core.jobs.gang import members_of
 from gridhand.core.jobs.job import Job, Reason
 from gridhand.core.ledger.allocations import Lifetime
 from gridhand.core.ledger.ledger import Ledger
@@ -103,7 +105,7 @@ class Preemption:
 
     def _candidates(self, use: NodeUsage, rank: int, ledger: Ledger, now: int) -> Iterable[Victim]:
         for id in use.allocations:
-            jobs = ledger.jobs.holding(id)
+            jobs = _with_gang(ledger.jobs.holding(id), ledger)
             if ledger.live[id].lifetime is not Lifetime.JOB or not jobs:
                 continue
             if all(self.may_stop(job, rank, now) for job in jobs):
@@ -130,6 +132,15 @@ class Preemption:
             return False
         times = sum(past.reason is Reason.PREEMPTED for past in job.attempts)
         return now - attempt.placed >= self.minimum_run_ms and times < self.most_times
+
+
+def _with_gang(jobs: list[Job], ledger: Ledger) -> list[Job]:
+    """Return the jobs of an allocation, or the whole gang of one of them; none if it has gaps."""
+    nodes = jobs[0].work.nodes if jobs else None
+    if nodes is None:
+        return jobs
+    members = members_of(jobs[0], ledger.jobs.open)
+    return members if len(members) == nodes else []
 
 
 def _comes_back(job: Job) -> bool:

@@ -29,6 +29,8 @@ from gridhand.core.model.names import JobId
 from gridhand.core.queue import wait_causes
 from gridhand.core.queue.delays import expires_at, fallback_at, must_start_by
 from gridhand.core.queue.dependencies import Dependencies
+from gridhand.core.queue.gang_gate import WHY as GATED
+from gridhand.core.queue.gang_gate import GangGate
 from gridhand.core.queue.named_queues import NO_QUEUES, NamedQueues
 from gridhand.core.queue.ready import ReadyJobs
 from gridhand.core.queue.request_classes import JobHeap, QueueEntry
@@ -58,6 +60,7 @@ class Queue:
         self._later = JobHeap()
         self._aside: list[QueueEntry] = []
         self._after = Dependencies()
+        self._gate = GangGate()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -203,6 +206,8 @@ class Queue:
             return f"retries in {-(-(job.not_before - now) // 1000)} s, after {last}"
         if (running := self.ready.running_in_array(job)) >= (job.work.at_once or running + 1):
             return f"{running} jobs of its array are running, which is its limit"
+        if job in self._gate:
+            return GATED
         why = self.ready.why_limited(entry) or self.ready.why(entry)
         if why is None:
             return "it has not been tried yet"
@@ -234,7 +239,7 @@ class Queue:
         self.ready.now = max(self.ready.now, now)
         self._take_out(entry)
         self._entries[entry.job.id] = filed = QueueEntry(entry.job, entry.clock)
-        self._enqueue(filed, due=True)
+        self.ready.add(filed)  # it was ready, and so was the rest of its gang
         if filed.request_class is not None:
             request = filed.request_class.key.request
             self.ready.freed(lambda asked: asked == request)
@@ -270,7 +275,15 @@ class Queue:
             self._later.push(entry)
         else:
             entry.order = job.number
+            self._make_ready(entry)
+
+    def _make_ready(self, entry: QueueEntry) -> None:
+        if entry.job.work.nodes is None:
             self.ready.add(entry)
+            return
+        entry.clock.wait_for(wait_causes.GANG, self.ready.time)
+        for member in self._gate.admit(entry):
+            self.ready.add(member)
 
     def _enqueue_due(self, now: int) -> None:
         while (entry := self._later.first()) is not None and entry.order <= now:
@@ -283,6 +296,8 @@ class Queue:
             self.ready.remove(entry)
         elif entry.heap is not None:
             entry.heap.remove(entry)
+        elif entry.job.work.nodes is not None:
+            self._gate.remove(entry.job)
 
     def _put_aside(self, entry: QueueEntry) -> None:
         """Put a job aside that was offered, and then neither put nor refused."""

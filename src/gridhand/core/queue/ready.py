@@ -10,13 +10,10 @@ The order of one pass, in two levels:
 
 What a pass costs:
 
-1. Something that is freed opens the request classes that could fit there; their queues stay parked
-   (see `owner_lines`).
-2. A line reads the parked queues of opened classes only when it is its turn, and takes out one.
-3. A start closes the classes again that could no longer fit on what was freed (`close_filled`).
-
-So it costs a step for each line, and for each start a try and a look at the opened classes; how
-many jobs and queues wait does not matter.
+1. What is freed opens the request classes that could fit there; their queues stay parked. A line
+   reads those of opened classes when it is its turn, and takes out one (see `owner_lines`).
+2. A start closes the classes again that could no longer fit on what was freed. So each start costs
+   a try and a look at the opened classes; how many jobs and queues wait does not matter.
 """
 
 from __future__ import annotations
@@ -174,7 +171,8 @@ class ReadyJobs:
         if job.id in self.apart:
             return ClassKey(asked, job.id)
         # Such a request names allocations of its owner.
-        return ClassKey(asked, job.work.owner if asked.names_allocations else None)
+        whose = job.work.owner if asked.names_allocations else None
+        return ClassKey(asked, whose, job.work.nodes)
 
     # ---- refusals and limits
 
@@ -431,9 +429,12 @@ class ReadyJobs:
     def why_limited(self, entry: QueueEntry) -> str | None:
         """Return which quota has no room for the job."""
         job, request_class = entry.job, entry.request_class
-        charge = most_charged(job.request) if request_class is None else request_class.charge
+        if request_class is None:
+            charge: Mapping[str, int] = most_charged(job.request, job.work.nodes)
+        else:
+            charge = request_class.charge
         full = self._full_quota(job, charge)
-        return None if full is None else full.why_full(charge)
+        return None if full is None else full.why_full(charge, job.work.nodes)
 
     def _full_quota(self, job: Job, charge: Mapping[str, int]) -> RunningQuota | None:
         if not self.quotas or job.id in self.uncounted:

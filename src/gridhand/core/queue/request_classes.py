@@ -169,10 +169,14 @@ class OwnerKey(NamedTuple):
 
 
 class ClassKey(NamedTuple):
-    """A request, and the owner or the job for which alone an answer holds, if it is for one."""
+    """A request, and the owner or the job for which alone an answer holds, if it is for one.
+
+    `nodes` is the size of a gang: room for one member is not room for all.
+    """
 
     request: Request
     whose: str | None
+    nodes: int | None = None
 
 
 class RequestClass:
@@ -215,9 +219,9 @@ class RequestClass:
 
     @property
     def charge(self) -> Mapping[str, int]:
-        """The largest amounts that one of its jobs may take."""
+        """The largest amounts that one of its jobs, or a gang, may take."""
         if self._charge is None:
-            self._charge = most_charged(self.key.request)
+            self._charge = most_charged(self.key.request, self.key.nodes)
         return self._charge
 
     def refuse(self, why: str | Refusal, now: int) -> None:

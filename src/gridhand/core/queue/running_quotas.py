@@ -68,11 +68,12 @@ class RunningQuota:
             self.used[name] -= parts
         return True
 
-    def why_full(self, charge: Amounts) -> str | None:
-        """Return why there is no room for such a request; None if there is."""
+    def why_full(self, charge: Amounts, nodes: int | None = None) -> str | None:
+        """Return why there is no room for such a request, or for a gang; None if there is."""
         most = self.quota.max_running_jobs
-        if most is not None and self.running >= most:
-            return self._sentence(str(self.running), str(most), "jobs")
+        if most is not None and self.running + (nodes or 1) > most:
+            more = f"; this needs {nodes}" if self.running < most else ""
+            return self._sentence(str(self.running), str(most), "jobs", more)
         for name, limit in self.quota.running.items():
             asked, used = charge.get(name, 0), self.used.get(name, 0)
             if asked and used + asked > limit:
@@ -143,12 +144,12 @@ class RunningQuotas:
         if not self._limited or work.within is not None:
             return None
         quotas = self._quotas_of(work)
-        return next((quota for quota in quotas if quota.why_full(charge) is not None), None)
+        return next((one for one in quotas if one.why_full(charge, work.nodes) is not None), None)
 
     def why(self, work: JobSpec, charge: Amounts) -> str | None:
         """Return which quota has no room for such a job, in numbers; None if all have room."""
         full = self.full_for(work, charge)
-        return None if full is None else full.why_full(charge)
+        return None if full is None else full.why_full(charge, work.nodes)
 
     def _quotas_of(self, work: JobSpec) -> Iterator[RunningQuota]:
         for scope in scopes_of(work):
@@ -170,7 +171,11 @@ def running_quotas(queues: NamedQueues, jobs: Iterable[Job]) -> RunningQuotas:
 
 def _take_free(quota: RunningQuota) -> list[OwnerQueue]:
     """Take out the parked queues that the quota has room for."""
-    free = [queue for queue in quota.parked.values() if quota.why_full(queue.charge) is None]
+    free = [
+        queue
+        for queue in quota.parked.values()
+        if quota.why_full(queue.charge, queue.request_class.key.nodes) is None
+    ]
     for queue in free:
         del quota.parked[queue.serial]
     return free

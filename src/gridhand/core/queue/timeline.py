@@ -1,7 +1,8 @@
 """Timeline: the room that is kept free for the first jobs that cannot start.
 
 1. The first jobs of a pass that cannot start get a claim: the node on which they can start first,
-   and when, from the expected ends of what runs there. Each node has one claim at most.
+   and when, from the expected ends of what runs there. Each node has one claim at most. A gang gets
+   a claim for each member, on different nodes and from the same time, or none.
 2. Others may use that node if they say that they end before the claim starts, or if the job of the
    claim still fits beside them then. What does not say when it ends never crosses a claim.
 3. Higher priorities need not respect claims of lower ones. Within a priority, others may pass a job
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gridhand.core.explain.refusal import Refusal
+from gridhand.core.jobs.gang import member_ids
 from gridhand.core.jobs.job import Job
 from gridhand.core.ledger.allocations import Allocation, AllocationState, Lifetime
 from gridhand.core.ledger.ledger import Ledger, Placement
@@ -30,6 +32,7 @@ from gridhand.core.placement.place import place
 from gridhand.core.placement.snapshot import Snapshot, permits
 from gridhand.core.placement.strategies import OwnStrategy
 from gridhand.core.queue.delays import expected_ms
+from gridhand.core.queue.gang_times import earliest_together, sooner_together
 from gridhand.core.queue.node_ends import NodeEnds
 from gridhand.core.queue.scheduling_times import PATIENCE_MS
 
@@ -51,6 +54,8 @@ class RoomClaim(NamedTuple):
     start: int
     since: int  # when the job began to wait
     preempts: bool = False  # others were stopped to make this room
+    gang: str | None = None  # its members have a claim each, all or none
+    number: int = 0  # of the job, in the order of submission
 
 
 class Caller(NamedTuple):
@@ -59,6 +64,8 @@ class Caller(NamedTuple):
     job: JobId | None
     rank: int
     ends: int | None
+    gang: str | None = None
+    comes_back: int | None = None  # the number of a job that has run before, with its old place
 
 
 class Timeline:
@@ -82,11 +89,17 @@ class Timeline:
         return self._claims.get(job)
 
     def drop(self, job: JobId) -> bool:
-        """Remove the claim of a job; return whether it had one."""
-        claim = self._claims.pop(job, None)
-        if claim is not None:
-            del self._on[claim.node]
+        """Remove the claim of a job, and those of its gang; return whether it had one."""
+        claim = self._claims.get(job)
+        for one in () if claim is None else self.with_gang(claim):
+            del self._claims[one.job], self._on[one.node]
         return claim is not None
+
+    def with_gang(self, claim: RoomClaim) -> list[RoomClaim]:
+        """Return the claim, with those of the other members if it is that of a gang."""
+        if claim.gang is None:
+            return [claim]
+        return [one for one in self._claims.values() if one.gang == claim.gang]
 
     def clear(self) -> None:
         """Drop all claims: what they were made by was undone, and passes make them again."""
@@ -100,13 +113,22 @@ class Timeline:
             self.drop(job)
         return bool(ended)
 
-    def put(self, claim: RoomClaim) -> None:
-        """Add or replace a claim, also one of another job on the same node."""
-        self.drop(claim.job)
-        if (other := self._on.get(claim.node)) is not None:
-            self.drop(other)
-        self._claims[claim.job] = claim
-        self._on[claim.node] = claim.job
+    def drop_closed(self, ledger: Ledger) -> None:
+        """Drop the claims of gangs that lack one of their nodes: the others are kept in vain."""
+        for claim in [claim for claim in self._claims.values() if claim.gang is not None]:
+            use = ledger.nodes.get(claim.node)
+            if use is None or not use.open:
+                self.drop(claim.job)
+
+    def put(self, *claims: RoomClaim) -> None:
+        """Add or replace a claim, or those of a gang, also those of others on the same nodes."""
+        for claim in claims:
+            self.drop(claim.job)
+        for claim in claims:
+            if (other := self._on.get(claim.node)) is not None:
+                self.drop(other)
+            self._claims[claim.job] = claim
+            self._on[claim.node] = claim.job
 
     # ---- decisions
 
@@ -118,13 +140,24 @@ class Timeline:
         if known is None and (self._tried_in_vain(job.id, now) or not self._has_place(rank)):
             return
         self.drop(job.id)
-        found = self._earliest(asked, rank, snapshot, now)
+        gang = None if job.work.nodes is None else job.array
+        members = [job.id] if gang is None else member_ids(job)
+        if gang is None:
+            found = self._earliest(asked, rank, snapshot, now)
+        else:
+            found = earliest_together(self, asked, len(members), rank, snapshot, now)
         if found is None:
             self._in_vain[job.id] = now + _AGAIN_MS
-        else:
-            start, node, choice = found
-            since = max(job.submitted, job.begins or 0)
-            self.put(RoomClaim(job.id, rank, node, choice, start, since))
+            return
+        start, nodes, choice = found
+        since = max(job.submitted, job.begins or 0)
+        both = zip(members, nodes, strict=True)
+        self.put(
+            *(
+                RoomClaim(id, rank, node, choice, start, since, gang=gang, number=job.number)
+                for id, node in both
+            )
+        )
 
     def _tried_in_vain(self, job: JobId, now: int) -> bool:
         """Return whether nothing was found for the job lately: a search looks at all nodes."""
@@ -134,8 +167,8 @@ class Timeline:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many claims as there may be."""
-        return len(self._claims) >= MOST_CLAIMS
+        """Whether there are as many claims as there may be; those of a gang count once."""
+        return len({claim.gang or claim.job for claim in self._claims.values()}) >= MOST_CLAIMS
 
     def _has_place(self, rank: int) -> bool:
         return not self.is_full or self._drop_behind(rank)
@@ -155,7 +188,7 @@ class Timeline:
         if job is None or job == caller.job:
             return None
         claim = self._claims[job]
-        if caller.rank < claim.rank:
+        if caller.rank < claim.rank or _comes_before(caller, claim):
             return None
         if not claim.preempts:
             if caller.rank == claim.rank and now - claim.since < self.patience_ms:
@@ -170,7 +203,7 @@ class Timeline:
         if claim.start > now:
             return claim
         use = ledger.nodes.get(claim.node)
-        start = None if use is None else self._start_on(claim.asked, use, ledger, now)
+        start = None if use is None else self.start_on(claim.asked, use, ledger, now)
         claim = claim._replace(start=now + _OVERDUE_MS if start is None else max(start, now + 1))
         self._claims[claim.job] = claim
         return claim
@@ -182,9 +215,16 @@ class Timeline:
             use = ledger.nodes.get(node)
             if claim is None or claim.preempts or use is None:
                 continue
-            start = self._start_on(claim.asked, use, ledger, now, claim.start)
+            start = self._sooner_on(claim, use, ledger, now)
             if start is not None:
-                self._claims[claim.job] = claim._replace(start=start)
+                for one in self.with_gang(claim):
+                    self._claims[one.job] = one._replace(start=start)
+
+    def _sooner_on(self, claim: RoomClaim, use: NodeUsage, ledger: Ledger, now: int) -> int | None:
+        """Return when a claim can start if that is before it was to."""
+        if claim.gang is None:
+            return self.start_on(claim.asked, use, ledger, now, claim.start)
+        return sooner_together(self, self.with_gang(claim), ledger, now)
 
     def _fits_beside(self, claim: RoomClaim, placed: Placement, ledger: Ledger, now: int) -> bool:
         use = ledger.nodes.get(claim.node)
@@ -222,20 +262,20 @@ class Timeline:
 
     def _earliest(
         self, asked: Request, rank: int, snapshot: Snapshot, now: int
-    ) -> tuple[int, NodeName, Request] | None:
+    ) -> tuple[int, list[NodeName], Request] | None:
         """Return the first time and node at which the request, or an alternative, should fit."""
         ledger, best = snapshot.ledger, None
-        self._ends.sync(ledger)
         for choice in asked.choices():
-            for use in self._candidates(choice, rank, ledger):
+            for use in self.candidates(choice, rank, ledger):
                 before = None if best is None else best[0]
-                start = self._start_on(choice, use, ledger, now, before)
+                start = self.start_on(choice, use, ledger, now, before)
                 if start is not None and (best is None or start < best[0]):
-                    best = start, use.node.name, choice
+                    best = start, [use.node.name], choice
         return best
 
-    def _candidates(self, asked: Request, rank: int, ledger: Ledger) -> Iterable[NodeUsage]:
+    def candidates(self, asked: Request, rank: int, ledger: Ledger) -> Iterable[NodeUsage]:
         """Yield the nodes that take new work and have no claim that comes before."""
+        self._ends.sync(ledger)
         for name in ledger.names if asked.node is None else [asked.node]:
             use = ledger.nodes.get(name)
             if use is None or not use.open or not permits(asked, use):
@@ -244,7 +284,7 @@ class Timeline:
             if other is None or other.rank > rank:
                 yield use
 
-    def _start_on(
+    def start_on(
         self, asked: Request, use: NodeUsage, ledger: Ledger, now: int, before: int | None = None
     ) -> int | None:
         """Return when the request should fit on a node; None if never, or not `before` a time."""
@@ -293,6 +333,17 @@ def place_around(
             break
         placed = place(asked.avoiding(tried), snapshot, strategy)
     return first or placed
+
+
+def _comes_before(caller: Caller, claim: RoomClaim) -> bool:
+    """Return whether a claim is that of the caller's own gang, or of a job behind it in its line.
+
+    A gang that comes back has its old place, and claims made while it ran do not keep it off.
+    """
+    if claim.gang is not None and claim.gang == caller.gang:
+        return True
+    old = caller.comes_back
+    return old is not None and caller.rank == claim.rank and old < claim.number
 
 
 def why_kept(claim: RoomClaim, now: int) -> str:

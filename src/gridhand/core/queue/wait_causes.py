@@ -21,6 +21,7 @@ HELD = "held"
 BEGIN = "begin"
 BACK_OFF = "back_off"
 ELSEWHERE = "elsewhere"
+GANG = "gang"
 TURN = "turn"
 KEPT = "kept"
 ARRAY_LIMIT = "array_limit"
@@ -35,6 +36,7 @@ _TEXTS = {
     BEGIN: "for its time to begin",
     BACK_OFF: "between retries",
     ELSEWHERE: "for the machine where it was submitted",
+    GANG: "for the rest of its gang",
     TURN: "behind others",
     KEPT: "room kept for others",
     ARRAY_LIMIT: "limit of its array",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gridhand.core.model.gpus import GpuRequest
-from gridhand.core.model.requests import Request
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.model.resources import Resources
 
 Row = Mapping[str, Any]
@@ -25,6 +25,7 @@ def request_row(request: Request) -> dict[str, Any]:
         "together_with": request.together_with,
         "apart_from": list(request.apart_from),
         "strategy": request.strategy,
+        "tied_to": None if request.tied_to is None else str(request.tied_to),
     }
     given = {name: value for name, value in row.items() if value}
     return {"amounts": request.amounts.parts(), **given}
@@ -55,6 +56,7 @@ def request_from_row(row: Row) -> Request:
         together_with=row.get("together_with"),
         apart_from=tuple(row.get("apart_from", ())),
         strategy=row.get("strategy"),
+        tied_to=None if (tie := row.get("tied_to")) is None else Tie(tie),
     )
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gridhand.core.errors import CallFailed, GridError, InvalidInput
+from gridhand.core.model.requests import Tie
 from gridhand.home import Home
 from gridhand.library.functions.future import NoArgument
 from gridhand.library.functions.nested_futures import refuse_closure, with_values
@@ -142,7 +143,8 @@ def submit_detached(
         "priority": options.priority,
     }
     command = program(_ONCE, file)
-    body = submission(command, task.request, {}, local=True, **{**named, "detach": True})
+    asked = task.request.tied(Tie.CALLER)  # its files are here
+    body = submission(command, asked, {}, local=True, **{**named, "detach": True})
     try:
         made = remote.run(RemoteSubmit(grid._operations.owner, None, body))
     except BaseException:

@@ -14,6 +14,7 @@ from gridhand.core.errors import InvalidInput, NeverFits, NoRoom
 from gridhand.core.graph.function import Collocated, Function, Group, grouped
 from gridhand.core.ledger.allocations import AllocationMove
 from gridhand.core.model.names import NodeName
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.operations import GetStatus, ListAllocations
 from gridhand.library.graphs.steps import Steps
 from gridhand.library.ledger_methods import MOST_IN_A_GROUP
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from gridhand.core.graph.graph_run import GraphRun
     from gridhand.core.ledger.allocations import Allocation
     from gridhand.core.ledger.status import Status
-    from gridhand.core.model.requests import Request
     from gridhand.library.ledger_methods import LedgerMethods
 
 _LONGEST_WAIT_S = 600.0
@@ -59,12 +59,12 @@ class Claims(Protocol):
 
 
 def read_cluster() -> Steps[GraphCluster]:
-    """Return the nodes and what is held on them now."""
+    """Return the nodes that can run functions, those of this machine, and what is held there."""
     from gridhand.core.graph.cluster import GraphCluster  # imports numpy
 
     status: Status = yield GetStatus()
     held: list[Allocation] = yield ListAllocations()
-    return GraphCluster((one.node for one in status.nodes), held)
+    return GraphCluster((one.node for one in status.nodes if not one.node.remote), held)
 
 
 class ByStep:
@@ -234,8 +234,9 @@ class WholeGraph:
         made: list[Allocation] = []
         if costly:
             wanted = [
-                replace(asked[id], node=_pin(self._run, id)) if anywhere else asked[id]
+                replace(one, node=_pin(self._run, id)) if anywhere else one
                 for id in costly
+                for one in (asked[id].tied(Tie.CALLER),)
             ]
             self._asked += 1
             self._holder = f"{self._run_id}.{self._asked}"

@@ -27,7 +27,7 @@ from gridhand.core.errors import (
     WorkerLost,
 )
 from gridhand.core.model.names import check_label
-from gridhand.core.model.requests import Request
+from gridhand.core.model.requests import Request, Tie
 from gridhand.core.model.resources import UNIT
 from gridhand.core.operations import GetStatus
 from gridhand.library.job_handle import cancel_job, find_job, read_log
@@ -233,7 +233,7 @@ class Slots:
         }
         array = f"1-{count}" if count > 1 else None
         words = program(self._folder, str(shape.number))
-        asked = None if shape.held else shape.request
+        asked = None if shape.held else shape.request.tied(Tie.CALLER)
         body = submission(words, asked, {}, local=True, array=array, **named)
         return RemoteSubmit(self._owner, None, {**body, "grace_s": _GRACE_S})
 
@@ -335,7 +335,7 @@ def most_slots(status: Status, request: Request, *, whole: bool = False) -> int:
             asked["cpu"] = max(asked["cpu"], UNIT)
         count = 0
         for node in status.nodes:
-            if choice.node in (None, node.name):
+            if choice.node in (None, node.name) and not node.node.remote:
                 count += min(
                     (node.total[name] // amount for name, amount in asked.items()), default=1
                 )

@@ -80,7 +80,7 @@ def _attempt_json(one: Attempt) -> str:
     """Return `json.dumps(attempt_row(one))`, many times as fast: each change of a job needs it."""
     (
         number, node, allocation, choice, placed, started, stopping, ended, exit_code, signal,
-        reason, peak, message, waited,
+        reason, peak, message, waited, master,
     ) = one  # fmt: skip
     text = (
         f'{{"number":{number},"node":{quoted(node)},"allocation":{quoted(allocation)},'
@@ -104,6 +104,8 @@ def _attempt_json(one: Attempt) -> str:
         text += f',"message":{without_false_alarm(quoted(message))}'
     if waited:
         text += f',"waited":{compact(waited)}'
+    if master:
+        text += f',"master":{quoted(master)}'
     return text + "}"
 
 

@@ -1,0 +1,1 @@
+"""Prediction: what the next run of a kind of task will need, from what earlier runs have used."""
