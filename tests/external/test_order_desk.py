@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gridhand.core.errors import InvalidInput
 from gridhand.engines.base import AttemptReport, EndReport
 from gridhand.external.attempt_book import AttemptBook
 from gridhand.external.order_desk import OrderDesk
@@ -57,6 +58,13 @@ class Link:
     async def read_bytes(self, what, query):
         await self.ready.wait()
         return (b"" if query["offset"] else b"some input"), {}
+
+
+class NoFiles(Link):
+    """Refuses the input of jobs, as often as it is asked."""
+
+    async def read_bytes(self, what, query):
+        raise InvalidInput("file", query["job"], "a plain file")
 
 
 class Output:
@@ -129,6 +137,18 @@ async def test_an_attempt_waits_for_its_input(desk):
     await desk.settled()
     order = desk.engine.started[-1]
     assert await asyncio.to_thread(Path(order.stdin).read_text) == "some input"
+
+
+@at_desk
+async def test_an_attempt_whose_input_is_refused_ends(desk):
+    desk.desk._link = NoFiles()
+    await desk.carry_out(start(input=True))
+    await desk.settled()
+    [report] = desk.book.unreported()
+    assert (report.key, report.end.reason) == (KEY, "start_failed")
+    assert "cannot be fetched" in report.end.message
+    assert desk.engine.started == []
+    assert desk.desk.progress() == {"done": [1], "busy": []}
 
 
 @at_desk

@@ -16,6 +16,7 @@ from typing import Any
 from gridhand.engines.base import Key
 
 MOST_AT_ONCE = 64
+MOST_WAITING = 20_000  # beyond which orders to forget are dropped
 _MOST_CHARACTERS = 4 << 20  # in one reply, but for one long order
 
 Order = dict[str, Any]  # plain data for JSON
@@ -41,6 +42,7 @@ class OrderOutbox:
 
     def __init__(self) -> None:
         self._waiting: dict[int, WaitingOrder] = {}
+        self._latest: dict[tuple[object, ...], int] = {}  # the number of each order
         # Higher than the numbers of controllers before, whose orders a worker may still remember.
         self._number = time.time_ns() // 1000
         self._news = asyncio.Event()
@@ -50,26 +52,42 @@ class OrderOutbox:
 
     def put(self, what: tuple[object, ...], order: Order, size: int = 0) -> int:
         """Add an order in place of an earlier one of the same kind; return its number."""
-        for waiting in [one for one in self._waiting.values() if one.what == what]:
-            del self._waiting[waiting.number]
+        if (earlier := self._latest.get(what)) is not None:
+            self._remove(earlier)
         self._number += 1
-        number = self._number
+        number = self._latest[what] = self._number
         self._waiting[number] = WaitingOrder(number, what, {"number": number, **order}, size)
         self._news.set()
+        self._drop_oldest()
         return number
+
+    def _drop_oldest(self) -> None:
+        """Have a worker that does not come for its orders forget less: it tells all when it joins.
+
+        What it is to forget piles up without end, and it can ask for any number of them.
+        """
+        if len(self._waiting) <= MOST_WAITING:
+            return
+        for waiting in list(self._waiting.values()):
+            if waiting.what[0] == "forget" and len(self._waiting) > MOST_WAITING // 2:
+                self._remove(waiting.number)
+
+    def _remove(self, number: int) -> WaitingOrder | None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            self._latest.pop(waiting.what, None)
+        return waiting
 
     def done(self, numbers: Collection[int]) -> None:
         """Remove orders that were carried out."""
         for number in numbers:
-            self._waiting.pop(number, None)
+            self._remove(number)
 
     def withdraw_start(self, key: Key) -> bool:
         """Remove the order to start an attempt; return whether no worker can have got it."""
-        for waiting in list(self._waiting.values()):
-            if waiting.what == ("start", *key):
-                del self._waiting[waiting.number]
-                return not waiting.given_out
-        return False
+        number = self._latest.get(("start", *key))
+        waiting = None if number is None else self._remove(number)
+        return waiting is not None and not waiting.given_out
 
     def take(self, busy: Collection[int], *, starts: bool) -> list[Order]:
         """Return the orders that the worker is not busy with; with `starts`, those too."""

@@ -8,6 +8,7 @@ may be written by others, too: there we note how much of the attempt's output it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -104,13 +105,18 @@ class ReceivedOutput:
 
     def __init__(self) -> None:
         self._streams: dict[tuple[Key, str], _Stream] = {}
+        self._locks: dict[tuple[Key, str], asyncio.Lock] = {}
         self._readers: dict[Key, dict[str, int]] = {}
         self._files = FileReads()
 
     async def take(
         self, key: Key, stream: str, place: StreamPlace, folder: str, offset: int, data: bytes
     ) -> Received:
-        """Keep a part of the output; `folder` is the job's own. Raise OSError if it cannot be."""
+        """Keep a part of the output; `folder` is the job's own. Raise OSError if it cannot be.
+
+        A worker that got no answer sends a part again while the first one is still being written:
+        both at once would append it twice.
+        """
         note = os.path.join(folder, f".{stream}.{key[1]}")
 
         def keep() -> _Stream:
@@ -124,7 +130,8 @@ class ReceivedOutput:
             return found
 
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        known = self._streams[key, stream] = await self._files.run(place.user, keep)
+        async with self._locks.setdefault((key, stream), asyncio.Lock()):
+            known = self._streams[key, stream] = await self._files.run(place.user, keep)
         return Received(known.end, self._is_behind(key, stream, known))
 
     def _is_behind(self, key: Key, stream: str, known: _Stream) -> bool:
@@ -143,6 +150,7 @@ class ReceivedOutput:
         """Cut logs exactly, and forget the attempt: it has ended."""
         self._readers.pop(key, None)
         for stream in STREAMS:
+            self._locks.pop((key, stream), None)
             known = self._streams.pop((key, stream), None)
             if known is not None and not known.place.mode:
                 known.log.reader = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gridhand.core.model.names import AllocationId
@@ -12,7 +12,9 @@ from gridhand.engines.base import AttemptReport, EndReport, Key, StartOrder
 class AttemptBook:
     """Every attempt from its order until the controller has it forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, news: Callable[[], object] = lambda: None) -> None:
+        """`news` is called when an attempt has ended that the agent knows nothing of."""
+        self._news = news
         self._reports: dict[Key, AttemptReport] = {}
         self._orders: dict[Key, StartOrder] = {}  # that the agent may not have got
         self._unreported: dict[Key, None] = {}
@@ -50,6 +52,7 @@ class AttemptBook:
         """End an attempt that could not be prepared."""
         end = EndReport("start_failed", why, ran_ms=0)
         self.note([AttemptReport(*key, fence, end=end)])
+        self._news()
 
     def report_again(self, keys: Iterable[Key]) -> None:
         self._unreported.update(dict.fromkeys(key for key in keys if key in self._reports))

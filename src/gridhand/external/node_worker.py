@@ -55,7 +55,8 @@ class NodeWorker:
         self._say = say
         virtual = None if offered is None else (str(node), offered)
         self._engine = LocalEngine(folder.agent, folder.starter, virtual, SELF_FENCE_MS)
-        self._book = AttemptBook()
+        self._look = asyncio.Event()
+        self._book = AttemptBook(self._look.set)
         self._output = OutputSender(link, self._engine)
         self._copies = JobFileCopies(link, say)
         self._desk = OrderDesk(
@@ -69,7 +70,6 @@ class NodeWorker:
         self._acknowledged = boot_clock.boot_ms()
         self._session: str | None = None
         self._contact = True
-        self._look = asyncio.Event()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, leaving: asyncio.Event) -> None:
@@ -240,25 +240,37 @@ class NodeWorker:
             await self._report(session)
 
     async def _report(self, session: str) -> None:
-        reports, answers = self._book.unreported(), self._desk.take_answers()
+        reports = self._book.unreported()
         ended = [report for report in reports if report.state == "ended"]
         files = [(report.key, self._folder.files(report.key)) for report in ended]
         await self._output.flush(session, files)
         for key, place in files:
             await self._copies.send_back(session, key, place.work)
+        await self._post_report(session, reports)
+        if len(self._book.unreported(1)):
+            self._look.set()
+
+    async def _post_report(self, session: str, reports: Sequence[AttemptReport]) -> None:
+        """Report, and keep for the next time what did not arrive."""
+        answers, with_node = self._desk.take_answers(), self._row_is_new
         body: dict[str, Any] = {
             "session": session,
             "attempts": [report.encode() for report in reports],
             "sent": answers,
         }
-        if self._row_is_new:
+        if with_node:
             self._row_is_new = False
             body["node"] = {"row": self._row, "problems": list(self._problems)}
-        if reports or answers or "node" in body:
+        if not (reports or answers or with_node):
+            return
+        try:
             await self._link.post("reports", body)
-            self._book.reported(reports)
-            if len(self._book.unreported(1)):
-                self._look.set()
+        except BaseException:
+            self._desk.put_back(answers)
+            self._row_is_new = self._row_is_new or with_node
+            self._look.set()
+            raise
+        self._book.reported(reports)
 
     # ---- the end
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gridhand.agent.jobs.start_order import StartOrder
 from gridhand.agent.starter.message_fields import Malformed
-from gridhand.core.errors import GridError
+from gridhand.core.errors import GridError, InvalidInput, UnknownFile
 from gridhand.core.model.names import JobId, NodeName
 from gridhand.engines.base import Key
 from gridhand.engines.local import LocalEngine
@@ -25,6 +25,7 @@ from gridhand.external.worker_folder import WorkerFolder
 Order = Mapping[str, Any]
 
 _PAUSE_S = 0.05
+_AGAIN_S = 0.5  # before an order is asked for again that could not be carried out
 
 
 class OrderDesk:
@@ -65,6 +66,10 @@ class OrderDesk:
         """Return whether signals were sent, by the numbers of their orders."""
         answers, self._answers = self._answers, {}
         return answers
+
+    def put_back(self, answers: Mapping[str, bool]) -> None:
+        """Keep answers for the next report: this one did not arrive."""
+        self._answers = {**answers, **self._answers}
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -181,8 +186,11 @@ class OrderDesk:
             if key in self._starting:
                 await self._start(self._make(wire))
             self._done.add(number)
+        except (InvalidInput, UnknownFile) as error:  # it is refused every time
+            self._book.fail(key, wire["fence"], f"what it needs cannot be fetched: {error}")
+            self._done.add(number)
         except (OSError, GridError):
-            pass  # it is given out again
+            await asyncio.sleep(_AGAIN_S)  # then it is given out again
         finally:
             self._busy.discard(number)
             self._starting.discard(key)

@@ -40,7 +40,7 @@ def test_jobs_are_added_up_by_owner_type_queue_and_node(past):
     assert found["total"]["jobs"] == found["read"] == 5
     assert found["total"]["wait_s"]["mean"] >= 0
     assert found["before"] is None
-    assert jobs(api.ok("GET", "/history?group_by=type")) == {"train": 3, None: 2}
+    assert jobs(api.ok("GET", "/history?group_by=type")) == {"train": 3, "true": 2}
     assert jobs(api.ok("GET", "/history?group_by=queue")) == {None: 5}
     [node] = set(jobs(api.ok("GET", "/history?group_by=node"))) - {None}
     assert jobs(api.ok("GET", f"/history?group_by=node&node={node}")) == {node: 4}

@@ -111,7 +111,7 @@ def test_cloudai_several_workers_are_seen_with_what_is_free(api, hired):
     submit(api, "w2", cpu=2)
     assert [free(api, name)["cpu"] for name in ("w1", "w2")] == [2, 6]
     assert len(busy.starts()) == len(idle.starts()) == 1
-    chosen = api.submit(request={"cpu": 5})
+    chosen = api.submit(request={"cpu": 5}, anywhere=True)
     assert api.job(chosen)["node"] == "w2"
 
 

@@ -9,7 +9,7 @@ KNOWN = {
         "largest_bytes": 5_800_000_000, "median_bytes": 2 * 10**9,
     },
     "durations": [
-        {"quantile": 0.5, "seconds": 90.0, "held": 0.52},
+        {"quantile": 0.5, "seconds": 0.25, "held": 0.52},
         {"quantile": 0.9, "seconds": 3700.0, "held": None},
     ],
 }  # fmt: skip
@@ -23,7 +23,7 @@ def test_a_prediction_says_what_it_is_worth(fake, grid, capsys):
         "train.py: 200 runs known",
         f"  memory    {suggestion} with a probability of 99 %",
         "            largest 5.8 GB, median 2 GB",
-        "  duration  50 % end within 1:30 (held for 52 % so far)",
+        "  duration  50 % end within 0.2 s (held for 52 % so far)",
         "  duration  90 % end within 1:01:40",
     ]
 

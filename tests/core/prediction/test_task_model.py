@@ -1,4 +1,4 @@
-"""What is learned from ended jobs, and under which kind of task."""
+"""What is learned from ended jobs."""
 
 import random
 
@@ -9,29 +9,11 @@ from gridhand.core.jobs.job import Job, JobSpec, JobState
 from gridhand.core.model.requests import Request
 from gridhand.core.prediction.duration_model import DurationModel
 from gridhand.core.prediction.sample_window import SampleWindow
-from gridhand.core.prediction.task_kind import task_kind
 from gridhand.core.prediction.task_model import TaskModel
-
-KINDS = {
-    "a stated type wins": (["python3", "train.py"], "nightly", "nightly"),
-    "a program is known by its name": (["/usr/bin/ffmpeg", "-i", "a.mp4"], None, "ffmpeg"),
-    "an interpreter by its script": (
-        ["python3.11", "-u", "/w/train.py", "x.csv"],
-        None,
-        "train.py",
-    ),
-    "code on the command line is no script": (["python3", "-c", "import a.b"], None, "python3"),
-    "a shell without a script is itself": (["sh", "-c", "echo 1; exit"], None, "sh"),
-}
 
 
 def spec(command, task_type=None):
     return JobSpec("ann", tuple(command), "/", Request.of(cpu=1), task_type=task_type)
-
-
-@pytest.mark.parametrize(("command", "type", "kind"), KINDS.values(), ids=KINDS)
-def test_the_kind_of_a_task(command, type, kind):
-    assert task_kind(spec(command, type)) == kind
 
 
 def ended(*attempts):

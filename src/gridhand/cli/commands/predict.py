@@ -54,7 +54,11 @@ def prediction_lines(predicted: dict[str, Any]) -> list[str]:
 
 def _duration_text(one: dict[str, Any]) -> str:
     held = "" if one["held"] is None else f" (held for {_percent(one['held'])} so far)"
-    return f"{_percent(one['quantile'])} end within {render.clock(one['seconds'])}{held}"
+    return f"{_percent(one['quantile'])} end within {_time(one['seconds'])}{held}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else render.clock(seconds)
 
 
 def _percent(part: float) -> str:

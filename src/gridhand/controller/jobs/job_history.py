@@ -33,7 +33,7 @@ class HistoryFilter(NamedTuple):
             return False
         if self.until is not None and ended >= self.until:
             return False
-        if self.task_type is not None and job.work.task_type != self.task_type:
+        if self.task_type is not None and group_of(job, "type") != self.task_type:
             return False
         return self.node is None or group_of(job, "node") == self.node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gridhand.controller.jobs.job_reader import JobReader
 from gridhand.core.jobs.job import Job, JobState
-from gridhand.core.prediction.task_kind import task_kind
+from gridhand.core.jobs.task_kind import task_kind
 from gridhand.core.prediction.task_model import TaskModel, TaskPrediction
 from gridhand.store.base import Store
 

@@ -276,6 +276,12 @@ class Keeper:
             self._undo(commands, questions, error)
         self._context.tell_tracker()
         self._answer(commands)
+        self._answer_questions(questions)
+
+    def _answer_questions(self, questions: list[Ticket]) -> None:
+        """Answer them, and try again what waits if an observation says that others use less."""
+        if not questions:
+            return
         for ticket in questions:
             self._answer_question(ticket)
         if self._context.freed:

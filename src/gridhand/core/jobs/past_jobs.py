@@ -8,6 +8,7 @@ from typing import Any
 
 from gridhand.core.jobs.attempt import Attempt
 from gridhand.core.jobs.job import Job
+from gridhand.core.jobs.task_kind import task_kind
 from gridhand.core.model.requests import Request
 from gridhand.core.model.resources import UNIT
 
@@ -15,10 +16,13 @@ GROUPS = ("owner", "type", "queue", "node")
 
 
 def group_of(job: Job, group_by: str) -> str | None:
-    """Return the group of a job; None if it has no type or queue, or was never placed."""
+    """Return the group of a job; None if it has no queue, or was never placed.
+
+    Without a stated type the name of its program or script is its type, as for predictions.
+    """
     if group_by == "node":
         return job.attempts[-1].node if job.attempts else None
-    names = {"owner": job.work.owner, "type": job.work.task_type, "queue": job.work.queue}
+    names = {"owner": job.work.owner, "type": task_kind(job.work), "queue": job.work.queue}
     return names[group_by]
 
 

@@ -348,6 +348,9 @@ class SqliteStore(SqlStore):
         return self._raw.executemany(self._compiled[name], many).rowcount
 
     def _insert(self, name: str, many: Sequence[Row]) -> None:
+        if len(many) == 1:
+            self._raw.execute(self._compiled[name], many[0])
+            return
         for some in _in_sizes(many):
             statement = self._compiled_many[name, len(some)]
             self._raw.execute(statement, tuple(chain.from_iterable(some)))

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from gridhand.posix.file_identity import Identity, file_identity
 from gridhand.posix.private_files import sync_folder
 from gridhand.store.ownership import open_private
 
@@ -22,17 +23,17 @@ class SqliteFiles:
 
     def __init__(self, path: str) -> None:
         self._path = os.path.realpath(path)  # SQLite resolves links when it opens the file
-        self._paths = (self._path, *(f"{self._path}{log}" for log in _LOGS))
-        self._found: dict[str, tuple[int, int]] = {}
+        self._paths = [os.fsencode(f"{self._path}{end}") for end in ("", *_LOGS)]
+        self._found: dict[bytes, Identity] = {}
         self.lost()
 
     def lost(self) -> str:
         """Return the path of a file that was removed or replaced; "" if none was."""
         for path in self._paths:
-            identity = _identity(path)
+            identity = file_identity(path)
             if identity != self._found.get(path):
                 if path in self._found:
-                    return path
+                    return os.fsdecode(path)
                 if identity is not None:
                     self._found[path] = identity
         return ""
@@ -52,11 +53,3 @@ class SqliteFiles:
             os.close(fd)
         os.rename(copy, self._path)
         sync_folder(os.path.dirname(self._path))
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
