@@ -1,5 +1,7 @@
 """The order of waiting jobs: tables of cases, and a state machine against a plain dict."""
 
+import random
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from gridhand.core.jobs.job import (
 )
 from gridhand.core.jobs.retry_policy import RetryPolicy
 from gridhand.core.queue.queue import Queue
+from gridhand.core.queue.ready import ReadyJobs
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED, LOST = JobState
 RANKS = ["urgent", "high", "medium", "low"]
@@ -410,6 +413,82 @@ def test_a_hundred_thousand_jobs_cost_no_more_than_their_classes(kinds):
     assert started == [f"j{n}" for n in range(50)]
 
 
+def waiting_of_many_owners(chance, count):
+    return [
+        job(
+            f"j{n}",
+            n,
+            chance.randrange(1, 6),
+            owner=f"u{chance.randrange(8)}",
+            priority=chance.choice(RANKS),
+            expect_ms=chance.choice([None, 1000]),
+        )
+        for n in range(count)
+    ]
+
+
+def test_a_start_touches_no_queue_but_its_own(monkeypatch):
+    touched = []
+    offer = ReadyJobs._offer
+    monkeypatch.setattr(
+        ReadyJobs,
+        "_offer",
+        lambda self, queue, **how: (touched.append(1), offer(self, queue, **how)),
+    )
+    counts = []
+    for owners in (10, 1000):
+        queue = queue_of(*(job(f"j{n}", n, 1 + n % 5, owner=f"u{n % owners}") for n in range(5000)))
+        pass_over(queue, 0)
+        touched.clear()
+        free = [3]
+        queue.freed(lambda asked, free=free: asked.amounts["cpu"] <= free[0] * 10_000)
+        for one in queue.order(0):
+            cpu = one.request.amounts["cpu"] // 10_000
+            assert cpu <= free[0]  # what no longer fits is not tried
+            free[0] -= cpu
+            queue.put(begun(one))
+            queue.ready.close_filled()
+        counts.append(len(touched))
+    assert counts[0] == counts[1] < 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_opened_and_closed_starts_as_if_all_were_tried(seed):
+    """Random releases: those who start, and in which order, are those of a queue without parking."""
+    chance = random.Random(seed)
+    jobs = waiting_of_many_owners(chance, 120)
+    held = dict.fromkeys((one.work.owner for one in jobs), 0)
+    queue, plain = queue_of(*jobs), queue_of(*jobs)
+    for each in (queue, plain):
+        each.ready.owner_order = lambda owner, since, now: held[owner]
+    pass_over(queue, 0)
+    free = [0]
+    while len(queue):
+        before, free[0] = dict(held), free[0] + chance.randrange(1, 9)
+        room, expected = free[0], []
+        plain.freed()
+        for one in plain.order(0):
+            cpu = one.request.amounts["cpu"] // 10_000
+            if cpu <= room:
+                room -= cpu
+                held[one.work.owner] += cpu
+                expected.append(one.id)
+                plain.put(begun(one))
+            else:
+                plain.refuse(one.id, "no")
+        held.update(before)
+        queue.freed(lambda asked: asked.amounts["cpu"] <= free[0] * 10_000)
+        found = []
+        for one in queue.order(0):
+            cpu = one.request.amounts["cpu"] // 10_000
+            free[0] -= cpu
+            held[one.work.owner] += cpu
+            found.append(one.id)
+            queue.put(begun(one))
+            queue.ready.close_filled()
+        assert found == expected
+
+
 def test_removed_jobs_do_not_pile_up():
     queue = queue_of(*(job(f"j{n}", n, 9) for n in range(5_000)))
     queue.refuse("j0", "no")
@@ -430,7 +509,7 @@ def test_removed_candidates_do_not_pile_up_behind_a_pass_that_ends_early():
         queue.put(ahead)
         assert next(queue.order(0)).id == "first"
         queue.put(cancel(ahead, now=0))
-    assert all(len(line.candidates) < 200 for line in queue.ready._lines.values())
+    assert all(len(line.candidates) < 200 for line in queue.ready.lines)
     assert [one.id for one in queue.order(0)] == ["first", "last"]
 
 

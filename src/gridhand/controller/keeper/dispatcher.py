@@ -339,6 +339,8 @@ class Dispatch:
         self.timeline.drop(job.id)
         self.shares.note_start(job.work.owner, now)
         self.shares.follow(context.ledger, now)
+        if self.timeline.is_full:  # else those who are refused may have room kept
+            self.queue.ready.close_filled()
         return None
 
     def make_room_later(self, context: Context, job: Job, refusal: Refusal | str) -> None:

@@ -157,13 +157,14 @@ class Queue:
         self._return_aside()
         self.ready.begin_pass(now)
         self._enqueue_due(now)
-        while (entry := self.ready.first()) is not None:
-            yield entry.job
-            request_class = entry.request_class
-            if entry.heap is not None and request_class is not None and not request_class.refused:
-                self._entries[entry.job.id] = aside = self.ready.put_aside(entry)
-                self._aside.append(aside)
-        self.ready.end_pass()
+        complete = False
+        try:
+            while (entry := self.ready.first()) is not None:
+                yield entry.job
+                self._put_aside(entry)
+            complete = True
+        finally:
+            self.ready.end_pass(complete=complete)
         self._return_aside()
 
     def is_ready(self, id: JobId) -> bool:
@@ -297,6 +298,13 @@ class Queue:
             entry.heap.remove(entry)
         elif entry.job.work.nodes is not None:
             self._gate.remove(entry.job)
+
+    def _put_aside(self, entry: QueueEntry) -> None:
+        """Put a job aside that was offered, and then neither put nor refused."""
+        request_class = entry.request_class
+        if entry.heap is not None and request_class is not None and not request_class.refused:
+            self._entries[entry.job.id] = aside = self.ready.put_aside(entry)
+            self._aside.append(aside)
 
     def _return_aside(self) -> None:
         aside, self._aside = self._aside, []

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gridhand.core.jobs.job import Job
-from gridhand.core.queue.ready import ReadyJobs
+from gridhand.core.queue.ready import RANKS, ReadyJobs
 from gridhand.core.queue.request_classes import JobHeap, OwnerQueue, QueueEntry
 from gridhand.core.queue.wait_causes import JobClock
+
+_LineKey = tuple[int, str]  # rank of the priority, owner
 
 MOST_READ = 10_000  # jobs that are looked at for one answer
 
@@ -34,31 +36,36 @@ class QueueLine(NamedTuple):
 
 def order_of(ready: ReadyJobs, now: int, newcomer: Job | None = None) -> Iterator[QueueEntry]:
     """Yield ready jobs in their order, with another one as if it had been submitted."""
-    by_rank: dict[int, dict[str, list[JobHeap]]] = {}
+    lines: dict[_LineKey, list[JobHeap]] = {}
+    since: dict[_LineKey, int] = {}
     for queue in ready.queues():
-        first = queue.first()
-        if first is not None:
-            rank = ready.rank(first.job.work.priority)
-            by_rank.setdefault(rank, {}).setdefault(queue.key.owner, []).append(queue)
+        if queue.first() is not None:
+            key = queue.key.rank, queue.key.owner
+            lines.setdefault(key, []).append(queue)
+            since[key] = queue.line.since
     if newcomer is not None:
-        rank, alone = ready.rank(newcomer.work.priority), JobHeap()
+        key, alone = (RANKS[newcomer.work.priority], newcomer.work.owner), JobHeap()
         alone.push(QueueEntry(newcomer, JobClock(now, now)))
-        by_rank.setdefault(rank, {}).setdefault(newcomer.work.owner, []).append(alone)
+        lines.setdefault(key, []).append(alone)
+        since.setdefault(key, now)
+    by_rank: dict[int, dict[_LineKey, float]] = {}
+    for key in lines:
+        order = ready.owner_order(key[1], since[key], now)
+        by_rank.setdefault(ready.rank_now(key[0]), {})[key] = order
     for rank in sorted(by_rank):
-        yield from _order_within(ready, by_rank[rank], now)
+        yield from _order_within(by_rank[rank], lines)
 
 
 def _order_within(
-    ready: ReadyJobs, owners: dict[str, list[JobHeap]], now: int
+    orders: dict[_LineKey, float], found: dict[_LineKey, list[JobHeap]]
 ) -> Iterator[QueueEntry]:
-    """Yield the jobs of one rank: the owner with the lowest order first, who then has another."""
+    """Yield the jobs of one rank: the line with the lowest order first, which then has another."""
 
     def turn(entry: QueueEntry) -> tuple[float, int, int]:
         work = entry.job.work
-        order = ready.owner_order(work.owner, entry.job.submitted, now)
-        return order, entry.job.number, entry.serial
+        return orders[RANKS[work.priority], work.owner], entry.job.number, entry.serial
 
-    lines = map(_OwnerOrder, owners.values())
+    lines = (_OwnerOrder(found[key]) for key in orders)
     turns = [(*turn(first), line) for line in lines if (first := line.first) is not None]
     heapq.heapify(turns)
     while turns:

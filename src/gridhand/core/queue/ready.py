@@ -4,9 +4,16 @@ The order of one pass, in two levels:
 
 1. Lines, one for each priority and owner: the higher priority first. A priority of which nothing
    has started for `class_patience_ms` comes before all others until one of its jobs has started.
-2. Within a priority, the line whose owner has the smallest share (see `shares`); after each start
-   the shares are looked at again.
+2. Within a priority, the line whose owner has the smallest share (see `shares`). Lines are sorted
+   once for a pass; after a start that of its owner goes back to where it belongs by then.
 3. Within a line, the job with the lowest number, so the one that was submitted first.
+
+What a pass costs:
+
+1. What is freed opens the request classes that could fit there; their queues stay parked. A line
+   reads those of opened classes when it is its turn, and takes out one (see `owner_lines`).
+2. A start closes the classes again that could no longer fit on what was freed. So each start costs
+   a try and a look at the opened classes; how many jobs and queues wait does not matter.
 """
 
 from __future__ import annotations
@@ -20,9 +27,11 @@ from gridhand.core.jobs.scopes import most_charged
 from gridhand.core.queue import wait_causes
 from gridhand.core.queue.delays import current_request
 from gridhand.core.queue.named_queues import NamedQueues
+from gridhand.core.queue.owner_lines import OwnerLine, OwnerLines
 from gridhand.core.queue.request_classes import (
     ArrayLimit,
     ClassKey,
+    CouldFit,
     OwnerKey,
     OwnerQueue,
     QueueEntry,
@@ -34,34 +43,22 @@ from gridhand.core.queue.scheduling_times import CLASS_PATIENCE_MS
 if TYPE_CHECKING:
     from gridhand.core.explain.refusal import Refusal
     from gridhand.core.model.names import JobId
-    from gridhand.core.model.requests import Request
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 FIRST_RANK = -1  # of a priority that has waited too long
 _FEW = 64
+_NOT_READ = -1
 
 OwnerOrder = Callable[[str, int, int], float]  # owner, since when it waits, now
-_Turn = tuple[int, float, int, int, "OwnerLine"]
-
-
-class OwnerLine:
-    """The ready jobs of one owner and priority: the first of each of its queues, as candidates."""
-
-    __slots__ = ("candidates", "owner", "rank", "serial", "tidy_at")
-
-    def __init__(self, rank: int, owner: str, serial: int) -> None:
-        self.rank, self.owner, self.serial = rank, owner, serial
-        self.candidates: list[tuple[int, int, OwnerQueue]] = []
-        self.tidy_at = _FEW
+_Turn = tuple[int, float, int, int, OwnerLine]
 
 
 class ReadyJobs:
     """Ready jobs in one queue per request class and owner; the first of each is a candidate.
 
-    A queue whose jobs must not be tried is parked: with its request class until something is
-    freed, or with its array or a quota until a job of that has ended. Heaps may contain outdated
-    entries, but never one that comes after the first job of its queue; they are corrected at the
-    front.
+    A queue whose jobs must not be tried is parked: with its request class, or with its array or a
+    quota until a job of that has ended. Heaps may contain outdated entries, but never one that
+    comes after the first job of its queue; they are corrected at the front.
     """
 
     def __init__(self) -> None:
@@ -75,7 +72,9 @@ class ReadyJobs:
         self._limits: dict[str, ArrayLimit] = {}
         self.quotas = RunningQuotas()
         self.uncounted: set[JobId] = set()  # what no quota counts: allocations that wait
-        self._lines: dict[tuple[int, str], OwnerLine] = {}
+        self._opened: dict[ClassKey, RequestClass] = {}  # those with parked queues to be tried
+        self._version = 0  # of what is opened
+        self.lines = OwnerLines()
         self._turns: list[_Turn] = []
         self._in_pass = False
         self._waits_since: dict[int, int] = {}  # ranks, and since when nothing of them started
@@ -107,12 +106,13 @@ class ReadyJobs:
         """Remove an entry that was added, whether it is in a queue or put aside."""
         request_class, limit = entry.request_class, self.limit(entry.job)
         assert request_class is not None
-        _dequeue(entry, self.time)
+        self._dequeue(entry)
         entry.request_class = None
         request_class.size -= 1
         if not request_class.size:
             del self._classes[request_class.key]
             self._refused.pop(request_class.key, None)
+            self._opened.pop(request_class.key, None)
         self._leave_rank(RANKS[entry.job.work.priority])
         if limit is not None:
             limit.size -= 1
@@ -125,7 +125,7 @@ class ReadyJobs:
 
     def put_aside(self, entry: QueueEntry) -> QueueEntry:
         """Take the job out of its queue for now, and return the entry to put back."""
-        _dequeue(entry, self.time)
+        self._dequeue(entry)
         aside = QueueEntry(entry.job, entry.clock)
         aside.request_class, entry.request_class = entry.request_class, None
         return aside
@@ -141,11 +141,23 @@ class ReadyJobs:
         queue = request_class.queues.get(key)
         if queue is None:
             self._serial += 1
-            queue = OwnerQueue(request_class, limit, key, self._serial, self.time)
+            line = self.lines.join(key.rank, key.owner, entry.job.submitted)
+            queue = OwnerQueue(request_class, limit, key, line, self._serial, self.time)
             request_class.queues[key] = queue
         queue.push(entry)
         self._offer(queue)
         entry.clock.join(queue.clock, self.time)
+
+    def _dequeue(self, entry: QueueEntry) -> None:
+        queue = entry.heap
+        if not isinstance(queue, OwnerQueue):
+            return
+        entry.clock.wait_for(queue.clock.cause, self.time)
+        queue.remove(entry)
+        if not queue:  # `first` skips it if it is still offered
+            del queue.request_class.queues[queue.key]
+            queue.request_class.parked.remove(queue)
+            self.lines.leave(queue.line)
 
     def _owner_key(self, job: Job) -> OwnerKey:
         work = job.work
@@ -167,12 +179,12 @@ class ReadyJobs:
     def refuse(self, entry: QueueEntry, why: str | Refusal) -> None:
         """Refuse those with the same request as this job."""
         request_class = self._note_refused(entry)
-        request_class.refused, request_class.why = True, why
-        request_class.judge(why, self.time)
+        request_class.refuse(why, self.time)
+        self._opened.pop(request_class.key, None)
 
     def block(self, entry: QueueEntry, why: str) -> None:
         """Refuse those with the same request, priority and expected time as this job."""
-        self._note_refused(entry).blocked[self._owner_key(entry.job).span] = why
+        self._note_refused(entry).block(self._owner_key(entry.job).span, why, self.time)
 
     def _note_refused(self, entry: QueueEntry) -> RequestClass:
         request_class = entry.request_class
@@ -196,17 +208,26 @@ class ReadyJobs:
             return None
         return request_class.blocked.get(self._owner_key(entry.job).span) or request_class.why
 
-    def freed(self, could_fit: Callable[[Request], bool] | None = None) -> None:
+    def freed(self, could_fit: CouldFit | None = None) -> None:
         """Let refused jobs be tried again: all of them, or those whose request could fit."""
         refused, self._refused = self._refused, {}
-        for key, request_class in refused.items():
-            if could_fit is not None and not could_fit(key.request):
+        for key, request_class in {**self._opened, **refused}.items():
+            if could_fit is None or could_fit(key.request):
+                request_class.open(could_fit)
+                self._opened[key] = request_class
+            elif key in refused:
                 self._refused[key] = request_class
-                continue
-            request_class.reset()
-            parked, request_class.parked = request_class.parked, {}
-            for queue in parked.values():
-                self._offer(queue)
+        self._version += 1
+        if self._in_pass:
+            self._turns += self._first_turns()
+            heapq.heapify(self._turns)
+
+    def close_filled(self) -> None:
+        """Refuse again what was to be tried because of room that others have taken since."""
+        closed = {key: one for key, one in self._opened.items() if one.close()}
+        for key in closed:
+            del self._opened[key]
+        self._refused |= closed
 
     def limit(self, job: Job) -> ArrayLimit | None:
         """Return the limit of the job's array, if it has one."""
@@ -267,7 +288,9 @@ class ReadyJobs:
 
     def rank(self, priority: Priority) -> int:
         """Return the rank of a priority now, the lowest first."""
-        rank = RANKS[priority]
+        return self.rank_now(RANKS[priority])
+
+    def rank_now(self, rank: int) -> int:
         waits_since = self._waits_since.get(rank, self.now)
         return FIRST_RANK if self.now - waits_since >= self.class_patience_ms else rank
 
@@ -282,9 +305,19 @@ class ReadyJobs:
         if self._ranks_that_waited(now) - waited:
             self.freed()  # so that they are offered, and room is kept for the first of them
         self._in_pass = True
-        lines = [line for line in self._lines.values() if line.candidates]
-        self._turns = [turn for line in lines if (turn := self._turn(line)) is not None]
+        self._turns = self._first_turns()
         heapq.heapify(self._turns)
+
+    def _first_turns(self) -> list[_Turn]:
+        """Return the turns of all lines with jobs to try; which jobs these are is read later."""
+        opened = 0
+        for request_class in self._opened.values():
+            opened |= request_class.parked.lines
+        return [
+            (*self._order_of(line), _NOT_READ, line.serial, line)
+            for line in self.lines
+            if line.candidates or opened >> line.slot & 1
+        ]
 
     def _ranks_that_waited(self, now: int) -> set[int]:
         return {
@@ -293,31 +326,48 @@ class ReadyJobs:
             if now - since >= self.class_patience_ms
         }
 
-    def end_pass(self) -> None:
+    def end_pass(self, *, complete: bool) -> None:
+        """End a pass. Once it has offered everything, nothing is left of what was opened."""
         self._in_pass, self._turns = False, []
+        if complete:
+            self._opened.clear()
 
     def first(self) -> QueueEntry | None:
         """Return the entry to try next in this pass."""
         while self._turns:
             planned = self._turns[0]
-            turn = self._turn(planned[-1])
-            if turn is None:
+            line = planned[-1]
+            order = self._order_of(line)
+            if order > planned[:2]:  # its owner has more by now
+                heapq.heapreplace(self._turns, (*order, *planned[2:]))
+            elif not line.queues or (first := self._first_of(line)) is None:
                 heapq.heappop(self._turns)
-            elif turn[:3] > planned[:3]:  # another job is its first, or its owner has more by now
-                heapq.heapreplace(self._turns, turn)
-            else:
-                return planned[-1].candidates[0][2].first()
+            elif first.order > planned[2]:  # another job is its first
+                heapq.heapreplace(self._turns, (*order, first.order, line.serial, line))
+            elif self._has_turn(line, first):
+                return first
         return None
 
-    def _turn(self, line: OwnerLine) -> _Turn | None:
-        first = self._first_of(line)
-        if first is None:
-            return None
-        rank = self.rank(first.job.work.priority)
-        order = self.owner_order(line.owner, first.job.submitted, self.now)
-        return rank, order, first.job.number, line.serial, line
+    def _order_of(self, line: OwnerLine) -> tuple[int, float]:
+        rank = self.rank_now(line.rank)
+        return rank, self.owner_order(line.owner, line.since, self.now)
 
     def _first_of(self, line: OwnerLine) -> QueueEntry | None:
+        """Return the first job of the line that may be tried."""
+        first = self._first_candidate(line)
+        parked = line.first_parked(self._opened.values(), self._version)
+        waiting = None if parked is None else parked.first()
+        return min((one for one in (first, waiting) if one is not None), default=None)
+
+    def _has_turn(self, line: OwnerLine, first: QueueEntry) -> bool:
+        """Return whether the first job may be tried: a quota may forbid it once it is its turn."""
+        queue = first.heap
+        assert isinstance(queue, OwnerQueue)
+        if queue.offered != first.order:
+            self._offer(line.take_parked(), announce=False)
+        return queue.offered == first.order
+
+    def _first_candidate(self, line: OwnerLine) -> QueueEntry | None:
         candidates = line.candidates
         while candidates:
             number, _, queue = candidates[0]
@@ -328,7 +378,6 @@ class ReadyJobs:
             if queue.offered == number:
                 queue.offered = None
                 self._offer(queue, announce=False)
-        self._lines.pop((line.rank, line.owner), None)
         return None
 
     def _offer(self, queue: OwnerQueue, *, announce: bool = True) -> None:
@@ -343,23 +392,27 @@ class ReadyJobs:
             return
         if queue.offered != first.job.number:
             queue.offered = first.job.number
-            line = self._line(queue)
+            line = queue.line
             heapq.heappush(line.candidates, (first.job.number, queue.serial, queue))
             if len(line.candidates) > line.tidy_at:
                 self._tidy(line)
-            if announce and self._in_pass and (turn := self._turn(line)) is not None:
+            if announce and self._in_pass:
+                turn = (*self._order_of(line), _NOT_READ, line.serial, line)
                 heapq.heappush(self._turns, turn)
 
     def _is_full(self, queue: OwnerQueue, first: QueueEntry) -> bool:
-        return queue.parking() is not None or self._full_quota(first.job, queue.charge) is not None
+        return (
+            queue.waits_for() is not None or self._full_quota(first.job, queue.charge) is not None
+        )
 
     def _park(self, queue: OwnerQueue, first: QueueEntry) -> bool:
         """Park the queue if its jobs must not be tried now; return whether it is parked."""
-        parking = queue.parking()
-        if parking is not None:
-            parking[queue.serial] = queue
-            queue.clock.switch(queue.cause(), self.time)
+        cause = queue.waits_for()
+        if cause is not None:
+            queue.park(cause)
+            queue.clock.switch(cause, self.time)
             return True
+        queue.request_class.parked.remove(queue)
         full = self._full_quota(first.job, queue.charge)
         if full is not None:
             full.park(queue)
@@ -388,14 +441,6 @@ class ReadyJobs:
             return None
         return self.quotas.full_for(job.work, charge)
 
-    def _line(self, queue: OwnerQueue) -> OwnerLine:
-        key = queue.rank, queue.key.owner
-        line = self._lines.get(key)
-        if line is None:
-            self._serial += 1
-            line = self._lines[key] = OwnerLine(*key, self._serial)
-        return line
-
     def _tidy(self, line: OwnerLine) -> None:
         """Rebuild the heap with each queue once: passes that end early leave outdated entries."""
         queues = {queue.serial: queue for _, _, queue in line.candidates}
@@ -403,12 +448,3 @@ class ReadyJobs:
         for queue in queues.values():
             queue.offered = None
             self._offer(queue, announce=False)
-
-
-def _dequeue(entry: QueueEntry, now: int) -> None:
-    queue = entry.heap
-    if isinstance(queue, OwnerQueue):
-        entry.clock.wait_for(queue.clock.cause, now)
-        queue.remove(entry)
-        if not queue:
-            del queue.request_class.queues[queue.key]  # `first` skips it if it is still offered

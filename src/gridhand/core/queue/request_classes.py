@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from gridhand.core.jobs.job import Job
     from gridhand.core.model.names import JobId
     from gridhand.core.model.requests import Request
+    from gridhand.core.queue.owner_lines import OwnerLine
 
 _FEW = 32
 _LAST = (1 << 60, 0)
 _JUDGED_MS = 5000
+_MANY_TESTS = 16
 
 
 class QueueEntry:
@@ -107,20 +109,21 @@ class OwnerQueue(JobHeap):
     They are of one array if that has a limit. Only the first job is a candidate.
     """
 
-    __slots__ = ("clock", "key", "limit", "offered", "rank", "request_class", "serial")
+    __slots__ = ("clock", "key", "limit", "line", "offered", "request_class", "serial")
 
     def __init__(
         self,
         request_class: RequestClass,
         limit: ArrayLimit | None,
         key: OwnerKey,
+        line: OwnerLine,
         serial: int,
         now: int,
     ) -> None:
         super().__init__()
         self.clock = QueueClock(now)
         self.request_class, self.limit, self.key, self.serial = request_class, limit, key, serial
-        self.rank = key.rank
+        self.line = line
         self.offered: int | None = None  # the job number with which it is in the heap of candidates
 
     @property
@@ -128,23 +131,26 @@ class OwnerQueue(JobHeap):
         """The amounts that a quota must have left for one of its jobs."""
         return self.request_class.charge
 
-    def parking(self) -> dict[int, OwnerQueue] | None:
-        """Return where the queue must be parked if its jobs must not be tried now."""
-        if self.request_class.refused or self.key.span in self.request_class.blocked:
-            return self.request_class.parked
-        if self.limit is not None and len(self.limit.running) >= self.limit.at_once:
-            return self.limit.parked
-        return None
-
-    def cause(self) -> str:
-        """Return what its jobs wait for while there is a `parking`."""
+    def waits_for(self) -> str | None:
+        """Return the cause for which its jobs must not be tried now, quotas aside."""
         if self.request_class.refused:
             return self.request_class.cause
         if self.key.span in self.request_class.blocked:
             return wait_causes.KEPT
-        return wait_causes.ARRAY_LIMIT
+        if self.limit is not None and len(self.limit.running) >= self.limit.at_once:
+            return wait_causes.ARRAY_LIMIT
+        return None
+
+    def park(self, cause: str) -> None:
+        """Keep the queue where it is found once there is no such cause any more."""
+        if cause == wait_causes.ARRAY_LIMIT and self.limit is not None:
+            self.limit.parked[self.serial] = self
+            self.request_class.parked.remove(self)
+        else:
+            self.request_class.parked.add(self)
 
 
+CouldFit = Callable[["Request"], bool]
 Span = tuple[int, int | None]  # rank of the priority, expected time in ms
 
 
@@ -178,20 +184,26 @@ class RequestClass:
 
     Room that is kept free for others is refused to those with the same priority and expected time:
     `blocked` has the reason for each of these.
+
+    `open` lets its jobs be tried again, `close` takes that back. Its queues stay parked meanwhile:
+    a pass takes out those whose turn it is, so that it costs nothing how many there are.
     """
 
     __slots__ = (
-        "_charge", "blocked", "cause", "first", "judged", "key", "parked", "queues", "refused",
-        "size", "why",
+        "_before", "_charge", "_kept", "_tests", "blocked", "cause", "first", "judged", "key",
+        "parked", "queues", "refused", "size", "why",
     )  # fmt: skip
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
         self._charge: Mapping[str, int] | None = None
         self.queues: dict[OwnerKey, OwnerQueue] = {}
-        self.parked: dict[int, OwnerQueue] = {}  # by serial, until something is freed
+        self.parked = ParkedQueues()  # until something is freed
         self.size = 0
         self.refused = False
+        self._before: tuple[bool, tuple[int, int], dict[Span, str]] = False, _LAST, {}
+        self._tests: list[CouldFit | None] = []  # how it was opened since it was refused
+        self._kept: set[Span] = set()  # whose parked queues wait for kept room
         self.blocked: dict[Span, str] = {}
         self.first = _LAST  # rank and number of the first job that was refused
         self.why: str | Refusal | None = None
@@ -212,10 +224,72 @@ class RequestClass:
             self._charge = most_charged(self.key.request, self.key.nodes)
         return self._charge
 
-    def reset(self) -> None:
+    def refuse(self, why: str | Refusal, now: int) -> None:
+        """Refuse all its jobs, and have those that are parked wait for what is lacking."""
+        before, self.refused, self.why = self.cause, True, why
+        self._tests.clear()
+        self.judge(why, now)
+        if self.cause != before or self._kept:
+            self._kept.clear()
+            for queue in self.parked:
+                queue.clock.switch(self.cause, now)
+
+    def block(self, span: Span, why: str, now: int) -> None:
+        """Refuse the jobs of this priority and expected time, as room is kept for others."""
+        self.blocked[span] = why
+        self._tests.clear()
+        if span not in self._kept:
+            self._kept.add(span)
+            for queue in self.parked:
+                if queue.key.span == span:
+                    queue.clock.switch(wait_causes.KEPT, now)
+
+    def open(self, could_fit: CouldFit | None) -> None:
         """Forget refusals, but keep the latest reason until there is another."""
-        self.refused, self.first = False, _LAST
-        self.blocked.clear()
+        if not self._tests:
+            self._before = self.refused, self.first, self.blocked
+            self.refused, self.first, self.blocked = False, _LAST, {}
+        self._tests.append(could_fit if len(self._tests) < _MANY_TESTS else None)
+        del self._tests[:-_MANY_TESTS]
+
+    def close(self) -> bool:
+        """Refuse again what was refused before, if nothing of what was freed could fit any more."""
+        if self.refused or self.blocked or not self._tests:
+            return False
+        if any(test is None or test(self.key.request) for test in self._tests):
+            return False
+        self.refused, self.first, self.blocked = self._before
+        self._tests.clear()
+        return True
+
+
+class ParkedQueues:
+    """Queues by the line of their owner and priority; `lines` has a bit for each of these."""
+
+    __slots__ = ("_queues", "lines")
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self._queues: dict[int, dict[int, OwnerQueue]] = {}
+
+    def __iter__(self) -> Iterator[OwnerQueue]:
+        return (queue for queues in self._queues.values() for queue in queues.values())
+
+    def add(self, queue: OwnerQueue) -> None:
+        slot = queue.line.slot
+        self._queues.setdefault(slot, {})[queue.serial] = queue
+        self.lines |= 1 << slot
+
+    def remove(self, queue: OwnerQueue) -> None:
+        slot = queue.line.slot
+        queues = self._queues.get(slot)
+        if queues is not None and queues.pop(queue.serial, None) is not None and not queues:
+            del self._queues[slot]
+            self.lines ^= 1 << slot
+
+    def of(self, line: OwnerLine) -> Iterable[OwnerQueue]:
+        queues = self._queues.get(line.slot)
+        return () if queues is None else queues.values()
 
 
 class ArrayLimit:

@@ -169,9 +169,13 @@ class Timeline:
             self._in_vain = {id: until for id, until in self._in_vain.items() if until > now}
         return self._in_vain.get(job, 0) > now or len(self._in_vain) > _MANY_IN_VAIN
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many claims as there may be; those of a gang count once."""
+        return len({claim.gang or claim.job for claim in self._claims.values()}) >= MOST_CLAIMS
+
     def _has_place(self, rank: int) -> bool:
-        served = {claim.gang or claim.job for claim in self._claims.values()}
-        return len(served) < MOST_CLAIMS or self._drop_behind(rank)
+        return not self.is_full or self._drop_behind(rank)
 
     def _drop_behind(self, rank: int) -> bool:
         """Drop the last claim of a lower priority; return whether there was one."""
