@@ -56,11 +56,14 @@ def asks_as_submitted(job: Job) -> bool:
     return job.request is job.work.request or job.request == job.work.request
 
 
+_ALWAYS = frozenset(Attempt._fields) - Attempt._field_defaults.keys()
+
+
 def attempt_row(attempt: Attempt) -> dict[str, Any]:
     row: dict[str, Any] = {
         name: str(value) if name in ("stopping", "reason") else value
         for name, value in zip(Attempt._fields, attempt, strict=True)
-        if value is not None and value != "" and value != ()
+        if name in _ALWAYS or value != Attempt._field_defaults[name]
     }
     if attempt.waited:
         row["waited"] = list(map(list, attempt.waited))

@@ -105,11 +105,11 @@ def _attempt_json(one: Attempt) -> str:
     if waited:
         text += f',"waited":{compact(waited)}'
     if master:
-        text += f',"master":{quoted(master)}'
-    if preempted_by:
-        text += f',"preempted_by":{quoted(preempted_by)}'
+        text += f',"master":{without_false_alarm(quoted(master))}'
+    if preempted_by is not None:
+        text += f',"preempted_by":{without_false_alarm(quoted(preempted_by))}'
     if preempts:
-        text += f',"preempts":{compact(preempts)}'
+        text += f',"preempts":{without_false_alarm(compact(preempts))}'
     return text + "}"
 
 
