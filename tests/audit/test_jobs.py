@@ -515,3 +515,33 @@ def test_no_input_makes_the_checker_raise(junk, random):
     check_ended_job(random.choice(state["jobs"]))
     check_ended_job(junk)
     check_history([{"number": 1, "at": 1, "kind": "job.ended", "subject": "1", "row": junk}])
+
+
+GANG = JobSpec("ann", ("true",), "/", Request.of(cpu=1), nodes=2)
+
+
+def members(world):
+    more = [{"id": f"1_{rank}", "array": "1", "array_index": rank} for rank in (0, 1)]
+    return [world.submit(GANG, **one) for one in more]
+
+
+def test_members_of_a_gang_run_together_on_different_nodes():
+    world = World()
+    first, second = members(world)
+    world.start(first, "n")
+    texts = [one.message for one in check_state(world.dump())]
+    assert texts == ["runs, but its member 1_1 is queued"]
+    world.start(second, "n")
+    texts = [one.message for one in check_state(world.dump())]
+    assert texts == ["has 2 members on n"]
+
+
+def test_a_gang_that_is_stopped_comes_back_member_by_member():
+    world = World()
+    first, second = (world.start(one, node) for one, node in zip(members(world), "nm", strict=True))
+    assert check_state(world.dump()) == []
+    world.stop(second, Reason.GANG)
+    how = AttemptEnd(1, first.attempt.allocation, Reason.NODE_LOST)
+    world.ledger.put_job("job.requeued", jobs.end(first, how, now=world.now, others=[second]))
+    world.ledger.move(first.attempt.allocation, AllocationMove.RELEASE, now=world.now)
+    assert check_state(world.dump()) == []

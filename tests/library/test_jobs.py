@@ -93,6 +93,14 @@ def test_an_array_runs_once_for_each_place(grid):
     assert tasks[0].id.endswith("_3")
 
 
+def test_a_gang_has_a_member_on_each_node(grid):
+    [member] = grid.run_gang("sh -c 'echo $RANK of $WORLD_SIZE'", 1)
+    assert member.wait(timeout=20).logs() == "0 of 1\n"
+    assert member.facts["nodes"] == 1
+    with pytest.raises(NeverFits, match="2 nodes with cpu=1 each are needed, but only 1 node has"):
+        grid.run_gang("true", 2)
+
+
 def test_a_job_may_wait_for_others(grid):
     first = grid.run("false")
     never = grid.run("true", after=first)
@@ -146,6 +154,9 @@ WRONG = {
     "to run after nothing": lambda g: g.run("true", after=[None]),
     "detached in words": lambda g: g.run("true", detach="no"),
     "an array that is none": lambda g: g.run_array("true", "x"),
+    "a gang on no nodes": lambda g: g.run_gang("true", 0),
+    "a gang that is pinned": lambda g: g.run_gang("true", 2, node="n1"),
+    "nodes of a single job": lambda g: g.run("true", nodes=2),
     "an op id that is none": lambda g: g.run("true", op_id="a b"),
     "a job that is none": lambda g: g.cancel(7.5),
     "a state that is none": lambda g: g.jobs(state="done"),

@@ -159,6 +159,7 @@ def asks_of(held):
 JOBS = {
     "run": lambda g: g.run("true"),
     "run_array": lambda g: g.run_array("true", "1-3"),
+    "run_gang": lambda g: g.run_gang("true", 3),
     "jobs": lambda g: g.jobs(),
     "job": lambda g: g.job("1"),
     "cancel": lambda g: g.cancel("1"),

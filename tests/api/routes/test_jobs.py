@@ -33,6 +33,21 @@ def test_a_job_from_its_submission_to_its_end(api, server):
     assert api.job("@")["id"] == api.job("last")["id"] == job["id"]
 
 
+def test_a_gang_over_http(api, server):
+    made = api.ok("POST", "/jobs", {**JOB, "nodes": 1})
+    assert [(job["id"], job["nodes"], job["array_index"]) for job in made["jobs"]] == [
+        ("1_0", 1, 0)
+    ]
+    until(lambda: ("1_0", 1) in server.engine.running)
+    assert server.engine.orders[-1].env["RANK"] == "0"
+    assert api.job("1_0")["attempts"][0]["master"] == "127.0.0.1:20001"
+    for wrong in ({"nodes": 0}, {"nodes": 1, "array": "1-3"}, {"nodes": 99}):
+        answer = api("POST", "/jobs", {**JOB, **wrong})
+        assert 400 <= answer[0] < 500
+        assert "nodes" in json.dumps(answer[1])
+    server.end("1_0")
+
+
 def test_words_that_are_no_text_are_kept_and_told_as_they_are(api, server):
     """As from a shell, where a file name may be any bytes."""
     word = os.fsdecode(b"caf\xe9")

@@ -83,3 +83,21 @@ def test_where_a_job_writes(named, array, index, path):
 def test_devices_are_named_by_what_they_are():
     found = order(Request.of(gpu=2))
     assert found.devices == ["n1/0", "n1/1"]
+
+
+def test_a_member_of_a_gang_finds_its_rank_and_where_the_members_meet():
+    job, held = started(array="17", index=2, nodes=4)
+    attempt = job.attempt._replace(master="10.0.0.7:20017")
+    job = job._replace(attempts=(attempt,))
+    found = make_order(job, held, folder="/h/17", environment={"RANK": "mine"}, pin=True).env
+    assert (found["RANK"], found["GRIDHAND_RANK"]) == ("2", "2")
+    assert (found["WORLD_SIZE"], found["GRIDHAND_WORLD_SIZE"]) == ("4", "4")
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.7", "20017")
+
+
+def test_a_job_that_a_member_submits_has_no_rank():
+    of_member = {"GRIDHAND_RANK": "1", "RANK": "1", "MASTER_ADDR": "10.0.0.7", "HOME": "/h"}
+    found = order(environment=of_member).env
+    assert found["HOME"] == "/h"
+    assert not {"GRIDHAND_RANK", "RANK", "MASTER_ADDR"} & found.keys()
+    assert order(environment={"RANK": "mine"}).env["RANK"] == "mine"
