@@ -35,17 +35,18 @@ def test_a_job_from_its_submission_to_its_end(api, server):
 
 def test_a_gang_over_http(api, server):
     made = api.ok("POST", "/jobs", {**JOB, "nodes": 1})
-    assert [(job["id"], job["nodes"], job["array_index"]) for job in made["jobs"]] == [
-        ("1_0", 1, 0)
-    ]
-    until(lambda: ("1_0", 1) in server.engine.running)
+    [member] = made["jobs"]
+    gang, _, rank = member["id"].partition("_")
+    assert (rank, member["nodes"], member["array_index"]) == ("0", 1, 0)
+    until(lambda: (member["id"], 1) in server.engine.running)
     assert server.engine.orders[-1].env["RANK"] == "0"
-    assert api.job("1_0")["attempts"][0]["master"] == "127.0.0.1:20001"
+    master = api.job(member["id"])["attempts"][0]["master"]
+    assert master == f"127.0.0.1:{20000 + int(gang)}"
     for wrong in ({"nodes": 0}, {"nodes": 1, "array": "1-3"}, {"nodes": 99}):
         answer = api("POST", "/jobs", {**JOB, **wrong})
         assert 400 <= answer[0] < 500
         assert "nodes" in json.dumps(answer[1])
-    server.end("1_0")
+    server.end(member["id"])
 
 
 def test_words_that_are_no_text_are_kept_and_told_as_they_are(api, server):
